@@ -1,0 +1,97 @@
+/* What all experiment drivers share: the experiment's description, and the bench it runs on.
+
+   A driver is one file that exports a `const struct experiment`; its run() reads as the experiment: predict, measure,
+   write. Adding one touches its driver, its lab sheet bench/<name>.md, its plot plots/<name>.gp and one line of
+   bench/registry.c. */
+#ifndef KVLAB_BENCH_HARNESS_BENCH_H
+#define KVLAB_BENCH_HARNESS_BENCH_H
+
+#include "bench/harness/options.h"
+#include "bench/harness/results.h"
+#include "bench/harness/stats.h"
+#include "engine/formula.h"
+#include "engine/forward.h"
+
+struct bench;
+
+struct experiment {
+    const char *name;           /* everywhere: bench/slope.c, results/slope.csv, kvlab run slope */
+    const char *summary;        /* one line for `kvlab list` */
+    bool needs_device;          /* false: arithmetic only, no device is opened */
+    const char *default_model;  /* on the CPU; "" if the experiment is about all models */
+    const struct table *tables; /* what it writes, for --explain and SCHEMA tests */
+    size_t table_count;
+    enum status (*run)(struct bench *bench, struct error *error);
+};
+
+extern const struct experiment *const experiments[];        /* bench/registry.c; NULL-terminated */
+const struct experiment *experiment_find(const char *name); /* NULL if unknown */
+
+/* A running experiment. Drivers read the fields and never write them. */
+struct bench {
+    const struct experiment *experiment;
+    struct options options;
+    struct config config;       /* of options.model or the experiment's default */
+    char weights_dir[4096];     /* "" for synthetic weights */
+    enum dtype dtype, kv_dtype; /* resolved */
+    struct device *device;      /* NULL where the experiment needs none */
+    struct ledger *ledger;
+    int argc; /* the command line as given, for the meta file */
+    char **argv;
+    struct meta *meta; /* what the driver adds to the meta file */
+    struct progress *progress;
+};
+
+/* Runs an experiment from start to exit status: parse, open device and config, run, close, report. Prints errors.
+   Returns the process's exit status. */
+int bench_main(const struct experiment *experiment, int argc, char **argv);
+
+/* The contexts to measure: the user's, or the given defaults (quick ones with --quick). */
+const struct int_list *bench_contexts(struct bench *bench, const char *defaults, const char *quick);
+const struct int_list *bench_batches(struct bench *bench, const char *defaults, const char *quick);
+const struct int_list *bench_new_tokens(struct bench *bench, const char *defaults, const char *quick);
+int bench_reps(const struct bench *bench, int defaults, int quick);
+
+/* Loads the weights (synthetic, or from the folder) and makes the model ready for passes of up to `limits`.
+   Free with model_free(). */
+enum status bench_open_model(struct bench *bench, const struct model_limits *limits, struct model *model,
+                             struct error *error);
+
+/* Synthetic token ids, seeded, uniform over the vocabulary; host [count], the caller frees. */
+int32_t *bench_tokens(const struct bench *bench, int64_t count, uint64_t stream);
+
+/* Fills in model, device, dtype and weights of the current row. */
+void bench_set_common(const struct bench *bench, struct results *results);
+
+/* Set by Ctrl-C and SIGTERM. Drivers look at it between measurements; model_prefill() between chunks. */
+bool bench_interrupted(void);
+const volatile sig_atomic_t *bench_stop_flag(void);
+
+/* Memory of this process as seen from outside (the `driver` source), or false with a reason where the machine gives
+ * none. */
+bool bench_driver_bytes(const struct bench *bench, uint64_t *bytes, const char **reason);
+
+/* A checksum of tokens for timing rows: proves that what was timed is the same work (FNV-1a, 64 bits). */
+uint64_t bench_checksum(const void *data, size_t bytes);
+
+/* Ceilings measured in this run, close in time to what is held against them. Each goes into the meta file too. */
+enum status bench_read_ceiling(struct bench *bench, double *gb_per_s, struct error *error); /* best of some passes */
+enum status bench_copy_ceiling(struct bench *bench, double *gb_per_s, struct error *error); /* payload bytes */
+enum status bench_matrix_ceiling(struct bench *bench, enum dtype dtype, double *tflop_per_s, struct error *error);
+
+/* ---- notes for <name>.meta.json */
+void meta_text(struct bench *bench, const char *key, const char *value);
+void meta_real(struct bench *bench, const char *key, double value);
+void meta_int(struct bench *bench, const char *key, int64_t value);
+
+/* ---- progress on stderr: a line with an estimate of the time left on a terminal, plain lines when piped.
+   `weight` is relative work: total is the sum over the steps. */
+void progress_start(struct bench *bench, double total_weight);
+void progress_step(struct bench *bench, double weight, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void progress_end(struct bench *bench);
+
+/* ---- raw samples (--samples FILE): experiment, setting ("context=512;batch=1"), repetition, value, unit. */
+enum status samples_add(struct bench *bench, const char *setting, int repetition, double value, const char *unit,
+                        struct error *error);
+
+#endif

@@ -1,0 +1,72 @@
+/* Result files: one CSV per table, flushed row by row, and <name>.meta.json beside it.
+
+   - A file replaces an older one only once its first row is safely written; each later row is appended and flushed
+   whole, or (disk full) taken back, so that what is on disk always parses.
+   - A missing value is an empty cell, and one line on stderr says why.
+   - With --dry-run nothing is written; rows go to the terminal only. */
+#ifndef KVLAB_BENCH_HARNESS_RESULTS_H
+#define KVLAB_BENCH_HARNESS_RESULTS_H
+
+#include "bench/harness/options.h"
+
+enum column_kind { COLUMN_TEXT, COLUMN_INT, COLUMN_REAL };
+
+struct column {
+    const char *name; /* as in the CSV; carries its unit */
+    enum column_kind kind;
+    int decimals;        /* COLUMN_REAL: digits after the point, in CSV and in print */
+    bool key;            /* part of what identifies a row (--resume) */
+    const char *explain; /* what it means and how it was taken, one or two sentences (--explain) */
+};
+
+/* A table that an experiment writes: file <experiment><suffix>.csv. */
+struct table {
+    const char *suffix; /* "" or "_fit", "_summary" */
+    bool common;        /* starts with model,device,dtype,weights */
+    const struct column *columns;
+    size_t column_count;
+};
+
+struct results;
+struct bench;
+
+/* Opens a table of the running experiment. With --resume, rows of an existing file that was made with the same settings
+   are kept. Status 2 if the folder cannot be written, or an existing file does not match on --resume. */
+enum status results_open(struct results **results, struct bench *bench, const struct table *table, struct error *error);
+/* Prints the table as --format says (a terminal table by default), writes the meta file, closes. Takes NULL.
+   `complete` false: the run was interrupted. */
+enum status results_close(struct results *results, bool complete, struct error *error);
+
+/* One row: set every column, in any order, then end it. A column that is not set is an empty cell. Setting an unknown
+   column is our mistake (assertion). */
+void results_set_text(struct results *results, const char *column, const char *value);
+void results_set_int(struct results *results, const char *column, int64_t value);
+void results_set_real(struct results *results, const char *column, double value);
+void results_set_missing(struct results *results, const char *column, const char *reason); /* said once per reason */
+enum status results_end_row(struct results *results, struct error *error);
+
+/* Rows so far, those kept by --resume included. */
+size_t results_rows(const struct results *results);
+double results_real(const struct results *results, size_t row, const char *column); /* NaN for an empty cell */
+const char *results_text(const struct results *results, size_t row, const char *column);
+
+/* Does a row with these key values exist already (--resume)? Keys not mentioned are not compared:
+   results_has(r, (struct key[]){{"context", 512}}, 1). */
+struct key {
+    const char *column;
+    int64_t value;
+};
+bool results_has(const struct results *results, const struct key *keys, size_t count);
+
+/* ---- reading any CSV back */
+struct csv_table {
+    char **columns;
+    size_t column_count, row_count;
+    char ***cells; /* [row][column], "" for empty */
+};
+/* Status 2: unreadable, no header, or a row with another number of cells than the header. */
+enum status csv_read(struct csv_table *table, const char *path, struct error *error);
+void csv_free(struct csv_table *table);
+int csv_column(const struct csv_table *table, const char *name); /* -1 if absent */
+
+#endif

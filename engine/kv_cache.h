@@ -1,0 +1,76 @@
+/* The KV cache: per sequence a block table over blocks of block_size tokens, per layer one K and one V tensor.
+   Three policies, one structure:
+     exact     one block of exactly as many tokens as the sequence has; grown by reallocating and copying
+     reserved  one block of max_tokens per sequence, taken when the sequence opens
+     paged     blocks of block_size tokens from one pool of pool_blocks, shared by all sequences (Kwon et al. 2023)
+   A K or V tensor has shape [blocks][kv_heads][block_size][head_dim]: for one exact sequence (1, kv_heads, T,
+   head_dim). Exact and reserved caches hold one such pair of tensors per layer and sequence, a paged cache one per
+   layer. */
+#ifndef KVLAB_ENGINE_KV_CACHE_H
+#define KVLAB_ENGINE_KV_CACHE_H
+
+#include "engine/config.h"
+#include "engine/ledger.h"
+
+enum kv_policy { KV_EXACT, KV_RESERVED, KV_PAGED };
+
+struct kv_options {
+    enum kv_policy policy;
+    enum dtype dtype;
+    int max_sequences;
+    int block_size;  /* paged: tokens per block, 16 unless said */
+    int max_tokens;  /* reserved and paged: longest sequence */
+    int pool_blocks; /* paged: blocks in the pool */
+};
+
+/* One tensor that the cache really holds. */
+struct kv_tensor {
+    int layer;
+    bool is_value;    /* false: K, true: V */
+    int sequence;     /* -1 for a paged pool, which all sequences share */
+    int64_t shape[4]; /* blocks, kv_heads, block_size, head_dim */
+    enum dtype dtype;
+    uint64_t bytes;
+};
+
+struct kv_cache;
+
+const char *kv_policy_name(enum kv_policy policy); /* "exact", "reserved", "paged" */
+int kv_policy_parse(const char *name, enum kv_policy *policy);
+
+/* A paged pool is allocated here; the others as sequences open and grow. The cache borrows ledger and config. */
+enum status kv_open(struct kv_cache **cache, struct ledger *ledger, const struct config *config,
+                    const struct kv_options *options, struct error *error);
+void kv_close(struct kv_cache *cache); /* closes every sequence; takes NULL */
+
+/* A new empty sequence, numbered 0 .. max_sequences - 1. Status 3 when all slots are taken or a reservation does not
+ * fit. */
+enum status kv_sequence_open(struct kv_cache *cache, int *sequence, struct error *error);
+void kv_sequence_close(struct kv_cache *cache, int sequence);
+
+/* Makes room so that the sequence can hold `tokens` positions; its contents stay. Status 3 when out of blocks or
+   memory: the sequence is then unchanged. */
+enum status kv_make_room(struct kv_cache *cache, int sequence, int tokens, struct error *error);
+/* Positions stored so far; kv_advance() is called by the forward pass once it has stored them. */
+int kv_length(const struct kv_cache *cache, int sequence);
+void kv_advance(struct kv_cache *cache, int sequence, int tokens);
+/* Forgets all but the first `tokens` positions; an exact cache shrinks to them, a paged one gives blocks back. */
+enum status kv_truncate(struct kv_cache *cache, int sequence, int tokens, struct error *error);
+/* Copies the positions of one sequence into another, empty one (real memory, nothing shared). */
+enum status kv_copy_sequence(struct kv_cache *cache, int from, int to, struct error *error);
+
+const struct kv_options *kv_get_options(const struct kv_cache *cache);
+int kv_blocks_free(const struct kv_cache *cache); /* paged; else 0 */
+
+/* The `tensors` source: walks the tensors that exist now. */
+size_t kv_tensor_count(const struct kv_cache *cache);
+struct kv_tensor kv_tensor_at(const struct kv_cache *cache, size_t index);
+uint64_t kv_tensor_bytes(const struct kv_cache *cache);
+
+/* What the device needs to address sequence `sequence` (host arrays; used by the forward pass). */
+int kv_block_size(const struct kv_cache *cache, int sequence);
+int kv_block_table(const struct kv_cache *cache, int sequence, const int32_t **table); /* returns entries in use */
+void *kv_layer_keys(const struct kv_cache *cache, int sequence, int layer);            /* device memory */
+void *kv_layer_values(const struct kv_cache *cache, int sequence, int layer);
+
+#endif
