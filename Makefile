@@ -1,0 +1,161 @@
+# kvlab: every entry point. `make help` lists the targets.
+# Each variable below can be set on the command line: make CC=clang-14 WERROR= BUILD=/tmp/kvlab bench-slope
+
+BUILD  ?= build
+OUT    ?= $(or $(patsubst --out=%,%,$(lastword $(filter --out=%,$(subst --out ,--out=,$(ARGS))))),results)
+CFLAGS ?= -O3 -g
+WERROR ?= -Werror
+TEST   ?= *
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+
+ifeq ($(MAKELEVEL)$(findstring -j,$(MAKEFLAGS)),0) # all cores, unless the user says otherwise
+MAKEFLAGS += -j$(shell nproc)
+endif
+.DELETE_ON_ERROR:
+.SECONDARY:
+.DEFAULT_GOAL := all
+
+EXPERIMENTS := $(basename $(notdir $(wildcard bench/*.md)))
+SOURCES     := $(wildcard kernels/*.c kernels/cpu/*.c engine/*.c bench/*.c bench/harness/*.c)
+HEADERS     := $(wildcard kernels/*.h kernels/cpu/*.h engine/*.h bench/*.h bench/harness/*.h tests/*.h)
+TESTS       := $(sort $(basename $(notdir $(wildcard tests/test_$(TEST).c))))
+SUPPORT     := $(filter-out tests/test_%,$(wildcard tests/*.c)) # linked into every test
+OBJECTS      = $(SOURCES:%.c=$(BUILD)/%.o)
+
+# ---- packages: what each kind of target needs, by Debian's names
+
+PACKAGES_build := $(filter gcc,$(CC)) libc6-dev libdnnl-dev libjansson-dev libcsv-dev
+PACKAGES_plots := gnuplot-nox
+PACKAGES_tests := libcmocka-dev
+PACKAGES_lint  := clang-format clang-tidy libomp-dev
+PACKAGES_arm64 := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user \
+                  $(addsuffix :arm64,libc6-dev libdnnl-dev libjansson-dev libcsv-dev libcmocka-dev)
+ifdef CROSS # built against the packages of another machine: PACKAGES_$(CROSS) holds the compiler and the libraries
+PACKAGES_build := $(PACKAGES_$(CROSS))
+PACKAGES_tests :=
+endif
+
+## deps: install what building, plotting and testing need, if missing (NO_DEPS=1: only say what is missing)
+deps:
+	@$(ENSURE) $(PACKAGES_build) $(PACKAGES_plots) $(PACKAGES_tests)
+deps-%:
+	@$(ENSURE) $(PACKAGES_$*)
+ENSURE = mkdir -p build && exec 9> build/deps.lock && flock 9 && NO_DEPS='$(NO_DEPS)' .ci/deps
+
+# ---- build
+
+## all: build/kvlab (what a plain `make` does)
+all: $(BUILD)/kvlab
+
+# The probe: the compiler's target, asked when the first object is made (there may be no compiler before that).
+TARGET = $(eval TARGET := $$(shell $(CC) -dumpmachine))$(TARGET)
+
+# Variants for processors that have more than the baseline are chosen at run time; no -march=native, so that a build
+# made on one machine runs on another.
+AVX2       := -mavx2 -mfma -mf16c
+AVX512     := $(AVX2) -mavx512f -mavx512bw -mavx512vl -mavx512dq
+AVX512BF16 := $(AVX512) -mavx512bf16
+VARIANT     = $(if $(filter x86_64%,$(TARGET)),$(if $(filter %_avx2.c,$<),$(AVX2))$(if \
+    $(filter %_avx512.c,$<),$(AVX512))$(if $(filter %_avx512bf16.c,$<),$(AVX512BF16)))
+# Fused multiply-adds in kernels, where the baseline has them (aarch64); ISO arithmetic, one result everywhere, elsewhere.
+CONTRACT    = -ffp-contract=$(if $(filter kernels/%,$<),fast,off)
+WARNINGS   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes $(WERROR)
+LANGUAGE   := -std=c11 -D_GNU_SOURCE -I. $(WARNINGS)
+COMPILE     = $(CC) $(LANGUAGE) -fopenmp $(CFLAGS) $(CPPFLAGS) $(CONTRACT) $(VARIANT) -MMD -MP
+LIBRARIES  := -ldnnl -ljansson -lcsv -lm -ldl
+
+$(BUILD)/%.o: %.c Makefile | deps-build
+	@mkdir -p $(@D)
+	$(COMPILE) -c $< -o $@
+
+$(BUILD)/kvlab: $(OBJECTS)
+	$(CC) -fopenmp $(CFLAGS) $(LDFLAGS) $^ $(LIBRARIES) -o $@
+	@echo "$@: $(TARGET), cpu: portable $(if $(filter x86_64%,$(TARGET)),avx2 avx512 avx512bf16)"
+
+# ---- experiments: MODEL=qwen2.5-1.5b  QUICK=1  ARGS='--contexts 512,1024'  OUT=folder
+
+PLOT = gnuplot -e "name='$(1)'; results='$(OUT)'; lessons='data/lessons'" plots/$(1).gp
+RUN_OPTIONS = $(if $(MODEL),--model '$(MODEL)') $(if $(filter-out 0,$(QUICK)),--quick) \
+    $(if $(findstring --out,$(ARGS)),,--out '$(OUT)') $(ARGS)
+
+## bench-<experiment>: measure, print the table, write results/<experiment>.csv and its plot
+bench-%: $(BUILD)/kvlab | deps-plots
+	@exec 9> build/bench.lock; flock 9; status=0; \
+	$(BUILD)/kvlab run $* $(RUN_OPTIONS) || status=$$?; \
+	if [ $$status -le 1 ] && [ -e '$(OUT)/$*.csv' ]; then $(call PLOT,$*) || exit; fi; \
+	case $$status in \
+	0) ;; \
+	1) echo "bench-$*: measured, but a check failed (exit status 1): see above, and the rows in $(OUT)/$*.csv" >&2 ;; \
+	2) echo "bench-$*: bad usage or bad input (exit status 2): see the line above" >&2 ;; \
+	3) echo "bench-$*: the device could not do it (exit status 3): see the line above" >&2 ;; \
+	*) echo "bench-$*: kvlab ended with status $$status" >&2 ;; \
+	esac; exit $$status
+
+## labs: all experiments, one after the other
+labs: $(BUILD)/kvlab | deps-plots
+	@failed=; for name in $(EXPERIMENTS); do \
+	    $(MAKE) --no-print-directory bench-$$name || failed="$$failed $$name"; \
+	done; [ -z "$$failed" ] || { echo "labs: failed:$$failed" >&2; exit 1; }
+
+## plots: draw the plots of all results/*.csv again; measures nothing (OUT=results/reference for another folder)
+plots: | deps-plots
+	@drawn=0; for name in $(EXPERIMENTS); do \
+	    [ -e "$(OUT)/$$name.csv" ] || continue; \
+	    $(call PLOT,$$name) || exit; drawn=$$((drawn + 1)); \
+	done; echo "plots: $$drawn drawn in $(OUT)"; \
+	[ $$drawn -gt 0 ] || { echo "plots: no result in $(OUT): measure first (make labs)" >&2; exit 1; }
+
+# ---- checks
+
+## test: build and run all tests (TEST=config: only tests/test_config.c)
+test: $(TESTS:%=$(BUILD)/tests/%) $(BUILD)/kvlab
+	@KVLAB_TESTS=tests KVLAB_BIN='$(BUILD)/kvlab' KVLAB_DATA=data KVLAB_RUNNER='$(RUNNER)' \
+	    tests/run $(TESTS:%=$(BUILD)/tests/%)
+
+$(BUILD)/tests/%.o: tests/%.c Makefile | deps-build deps-tests
+	@mkdir -p $(@D)
+	$(COMPILE) -c $< -o $@
+
+$(BUILD)/tests/%: $(BUILD)/tests/%.o $(SUPPORT:%.c=$(BUILD)/%.o) $(filter-out $(BUILD)/bench/main.o,$(OBJECTS))
+	$(CC) -fopenmp $(CFLAGS) $(LDFLAGS) $^ -lcmocka $(LIBRARIES) -o $@
+
+## test-sanitize: the same tests under AddressSanitizer and UndefinedBehaviorSanitizer
+test-sanitize:
+	@$(MAKE) --no-print-directory test BUILD=$(BUILD)/sanitize \
+	    CFLAGS='-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer'
+
+## lint: formatting and clang-tidy, warnings are errors
+lint: $(SOURCES:%.c=$(BUILD)/lint/%.ok) $(patsubst %.c,$(BUILD)/lint/%.ok,$(wildcard tests/*.c)) | deps-lint
+	@clang-format --dry-run -Werror $(SOURCES) $(HEADERS) $(wildcard tests/*.c)
+	@echo "lint: clean"
+$(BUILD)/lint/%.ok: %.c $(HEADERS) .clang-tidy | deps-build deps-tests deps-lint
+	@mkdir -p $(@D)
+	clang-tidy --quiet $< -- $(LANGUAGE) -fopenmp $(VARIANT) > $@.log 2>&1 || { cat $@.log; exit 1; }
+	@touch $@
+
+## format: bring all C files into the project's format
+format: | deps-lint
+	clang-format -i $(SOURCES) $(HEADERS) $(wildcard tests/*.c)
+
+## arm64: cross build for aarch64, in build/arm64
+## test-arm64: run the tests of the cross build under qemu
+ARM64 := CROSS=arm64 CC=aarch64-linux-gnu-gcc BUILD=$(BUILD)/arm64 RUNNER=qemu-aarch64
+arm64:
+	@$(MAKE) --no-print-directory all $(ARM64)
+test-arm64:
+	@$(MAKE) --no-print-directory test $(ARM64)
+
+## clean: remove everything built (results stay)
+clean:
+	rm -rf build
+
+## help: this list
+help:
+	@sed -n 's/^## \([^:]*\): */  \1\t/p' Makefile | expand -t 22
+	@echo; echo "Experiments, as make bench-<name>; MODEL=name  QUICK=1  ARGS='--contexts 512,1024' go through to kvlab:"
+	@sed -s -n '1s/^# \([^:]*\): */  \1\t/p' bench/*.md | expand -t 22
+
+.PHONY: all deps test test-sanitize lint format labs plots arm64 test-arm64 clean help
+-include $(OBJECTS:.o=.d) $(TESTS:%=$(BUILD)/tests/%.d) $(SUPPORT:%.c=$(BUILD)/%.d)
