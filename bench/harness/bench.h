@@ -40,6 +40,7 @@ struct bench {
     char **argv;
     struct meta *meta; /* what the driver adds to the meta file */
     struct progress *progress;
+    struct output *output; /* open tables, what goes to stdout, the file of samples */
 };
 
 /* Runs an experiment from start to exit status: parse, open device and config, run, close, report. Prints errors.
@@ -85,7 +86,7 @@ void meta_real(struct bench *bench, const char *key, double value);
 void meta_int(struct bench *bench, const char *key, int64_t value);
 
 /* ---- progress on stderr: a line with an estimate of the time left on a terminal, plain lines when piped.
-   `weight` is relative work: total is the sum over the steps. */
+   A step is announced as it begins; `weight` is its relative work, and total the sum over the steps. */
 void progress_start(struct bench *bench, double total_weight);
 void progress_step(struct bench *bench, double weight, const char *format, ...) __attribute__((format(printf, 3, 4)));
 void progress_end(struct bench *bench);

@@ -3,11 +3,15 @@
    - A file replaces an older one only once its first row is safely written; each later row is appended and flushed
    whole, or (disk full) taken back, so that what is on disk always parses.
    - A missing value is an empty cell, and one line on stderr says why.
-   - With --dry-run nothing is written; rows go to the terminal only. */
+   - With --dry-run nothing is written; rows go to the terminal only.
+   - A table with a suffix ("_fit") is worked out from the main one: --resume makes it anew, and keeps no rows of it. */
 #ifndef KVLAB_BENCH_HARNESS_RESULTS_H
 #define KVLAB_BENCH_HARNESS_RESULTS_H
 
 #include "bench/harness/options.h"
+
+struct bench;
+struct results;
 
 enum column_kind { COLUMN_TEXT, COLUMN_INT, COLUMN_REAL };
 
@@ -27,14 +31,12 @@ struct table {
     size_t column_count;
 };
 
-struct results;
-struct bench;
-
 /* Opens a table of the running experiment. With --resume, rows of an existing file that was made with the same settings
    are kept. Status 2 if the folder cannot be written, or an existing file does not match on --resume. */
 enum status results_open(struct results **results, struct bench *bench, const struct table *table, struct error *error);
 /* Prints the table as --format says (a terminal table by default), writes the meta file, closes. Takes NULL.
-   `complete` false: the run was interrupted. */
+   `complete` false: the run was interrupted. Tables that a driver leaves open, because something failed, are closed as
+   incomplete when its run() has returned. */
 enum status results_close(struct results *results, bool complete, struct error *error);
 
 /* One row: set every column, in any order, then end it. A column that is not set is an empty cell. Setting an unknown
@@ -65,8 +67,8 @@ struct csv_table {
     char ***cells; /* [row][column], "" for empty */
 };
 /* Status 2: unreadable, no header, or a row with another number of cells than the header. */
-enum status csv_read(struct csv_table *table, const char *path, struct error *error);
-void csv_free(struct csv_table *table);
-int csv_column(const struct csv_table *table, const char *name); /* -1 if absent */
+enum status csv_table_read(struct csv_table *table, const char *path, struct error *error);
+void csv_table_free(struct csv_table *table);                          /* takes a zeroed struct */
+int csv_table_column(const struct csv_table *table, const char *name); /* -1 if absent */
 
 #endif
