@@ -47,6 +47,11 @@ struct model {
     struct model_buffers *buffers;
 };
 
+/* Bytes of workspace that model_init() will take for such passes, the device's own scratch included (source: formula).
+ */
+uint64_t model_workspace_bytes(const struct config *config, struct device *device, const struct model_limits *limits,
+                               enum dtype dtype, enum dtype kv_dtype);
+
 /* Takes over `weights` (freed by model_free, also when this fails). */
 enum status model_init(struct model *model, struct ledger *ledger, const struct config *config, struct weights *weights,
                        const struct model_limits *limits, enum dtype kv_dtype, struct error *error);

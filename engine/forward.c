@@ -1,0 +1,310 @@
+#include "engine/forward.h"
+
+#include "engine/model_buffers.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <math.h>
+
+static char *logits_row(const struct logits *logits, int64_t row)
+{
+    return (char *)logits->data + (uint64_t)row * (uint64_t)logits->vocab * dtype_size(logits->dtype);
+}
+
+/* ---- the batch ---- */
+
+static int logits_rows_wanted(const struct sequence_tokens *item)
+{
+    return item->logits == LOGITS_ALL ? item->count : item->logits == LOGITS_LAST ? 1 : 0;
+}
+
+static enum status check_batch(const struct model *model, const struct sequence_tokens *batch, int sequences, int *rows,
+                               int *logits_rows, struct error *error)
+{
+    if (sequences > model->limits.max_sequences)
+        return error_set(error, STATUS_INPUT, "forward pass: %d sequences, at most %d are allowed for", sequences,
+                         model->limits.max_sequences);
+    int64_t total = 0, wanted = 0;
+    for (int s = 0; s < sequences; s++) {
+        assert(batch[s].count > 0);
+        total += batch[s].count;
+        wanted += logits_rows_wanted(&batch[s]);
+        for (int i = 0; i < batch[s].count; i++)
+            if (batch[s].tokens[i] < 0 || batch[s].tokens[i] >= model->config->vocab_size)
+                return error_set(error, STATUS_INPUT,
+                                 "token %d of sequence %d: id %" PRId32 " is not in the vocabulary of %" PRId64
+                                 " (0 to %" PRId64 ")",
+                                 i, s, batch[s].tokens[i], model->config->vocab_size, model->config->vocab_size - 1);
+    }
+    if (total > model->limits.max_rows)
+        return error_set(error, STATUS_INPUT, "forward pass: %" PRId64 " tokens, at most %d are allowed for", total,
+                         model->limits.max_rows);
+    *rows = (int)total;
+    *logits_rows = (int)wanted;
+    return STATUS_OK;
+}
+
+/* Where the cache keeps this sequence: its blocks, and its tensors of every layer. */
+static void describe_cache(const struct model *model, const struct kv_cache *cache, int sequence, int s)
+{
+    struct batch_memory *host = &model->buffers->on_host;
+    const int32_t *table;
+    int blocks = kv_block_table(cache, sequence, &table), max_blocks = model->limits.max_blocks;
+    assert(blocks <= max_blocks);
+    int32_t *row = host->block_table + (size_t)s * (size_t)max_blocks;
+    for (int b = 0; b < max_blocks; b++)
+        row[b] = b < blocks ? table[b] : -1;
+    host->block_size[s] = kv_block_size(cache, sequence);
+    for (int layer = 0; layer < model->config->num_hidden_layers; layer++) {
+        size_t at = (size_t)layer * (size_t)model->limits.max_sequences + (size_t)s;
+        host->keys[at] = kv_layer_keys(cache, sequence, layer);
+        host->values[at] = kv_layer_values(cache, sequence, layer);
+    }
+}
+
+/* Writes the batch into the host mirror and sends it; the cache has room for it. */
+static enum status send_batch(struct model *model, const struct kv_cache *cache, const struct sequence_tokens *batch,
+                              int sequences, struct device_batch *on_device, struct error *error)
+{
+    struct model_buffers *buffers = model->buffers;
+    struct batch_memory *host = &buffers->on_host;
+    int row = 0, gathered = 0;
+    for (int s = 0; s < sequences; s++) {
+        const struct sequence_tokens *item = &batch[s];
+        int start = kv_length(cache, item->sequence), without_logits = item->count - logits_rows_wanted(item);
+        host->first_row[s] = row;
+        for (int i = 0; i < item->count; i++, row++) {
+            host->tokens[row] = item->tokens[i];
+            host->positions[row] = start + i;
+            host->row_sequence[row] = s;
+            if (i >= without_logits)
+                host->gather[gathered++] = row;
+        }
+        buffers->host_context[s] = start + item->count;
+        describe_cache(model, cache, item->sequence, s);
+    }
+    host->first_row[sequences] = row;
+
+    const struct batch_memory *there = &buffers->on_device;
+    *on_device = (struct device_batch){
+        .rows = row,
+        .sequences = sequences,
+        .tokens = there->tokens,
+        .positions = there->positions,
+        .row_sequence = there->row_sequence,
+        .first_row = there->first_row,
+        .block_table = there->block_table,
+        .block_size = there->block_size,
+        .blocks_per_sequence = model->limits.max_blocks,
+        .host_first_row = host->first_row,
+        .host_context = buffers->host_context,
+    };
+    struct device *device = ledger_device(model->ledger);
+    return device->ops->upload(device, buffers->device[BATCH], buffers->host_batch, buffers->batch_bytes, error);
+}
+
+/* ---- the pass ---- */
+
+/* y = x weight^T + bias for all rows of the pass. */
+static enum status project(struct model *model, void *y, enum dtype y_dtype, const void *x, const void *weight,
+                           const void *bias, int rows, int64_t in, int64_t out, struct error *error)
+{
+    struct device *device = ledger_device(model->ledger);
+    struct linear_args args = {
+        .x = x,
+        .weight = weight,
+        .bias = bias,
+        .y = y,
+        .dtype = model->weights.dtype,
+        .out_dtype = y_dtype,
+        .rows = rows,
+        .in = (int)in,
+        .out = (int)out,
+    };
+    return device->ops->linear(device, &args, error);
+}
+
+/* normed = norm(residual + delta) * weight; delta NULL: nothing to add. gather NULL: all rows of the pass. */
+static enum status normalise(struct model *model, const void *weight, const float *delta, const int32_t *gather,
+                             int rows, struct error *error)
+{
+    struct device *device = ledger_device(model->ledger);
+    struct rms_norm_args args = {
+        .residual = model->buffers->device[RESIDUAL],
+        .delta = delta,
+        .gather = gather,
+        .weight = weight,
+        .out = model->buffers->device[NORMED],
+        .dtype = model->weights.dtype,
+        .epsilon = (float)model->config->rms_norm_eps,
+        .rows = rows,
+        .hidden = (int)model->config->hidden_size,
+    };
+    return device->ops->rms_norm(device, &args, error);
+}
+
+/* delta = o(attention(rope(q(normed)), rope(k(normed)), v(normed))), K and V going through the cache. */
+static enum status attention_block(struct model *model, int layer, const struct device_batch *batch,
+                                   enum dtype kv_dtype, struct error *error)
+{
+    const struct config *config = model->config;
+    const struct layer_weights *weights = &model->weights.layers[layer];
+    struct device *device = ledger_device(model->ledger);
+    void **buffer = model->buffers->device;
+    int64_t hidden = config->hidden_size, q_width = config->num_attention_heads * config->head_dim;
+    int64_t kv_width = config->num_key_value_heads * config->head_dim;
+    size_t pointers = (size_t)layer * (size_t)model->limits.max_sequences;
+    struct device_kv kv = {kv_dtype, model->buffers->on_device.keys + pointers,
+                           model->buffers->on_device.values + pointers};
+
+    if (project(model, buffer[Q], DTYPE_F32, buffer[NORMED], weights->q, weights->q_bias, batch->rows, hidden, q_width,
+                error) != STATUS_OK ||
+        project(model, buffer[K], DTYPE_F32, buffer[NORMED], weights->k, weights->k_bias, batch->rows, hidden, kv_width,
+                error) != STATUS_OK ||
+        project(model, buffer[V], DTYPE_F32, buffer[NORMED], weights->v, weights->v_bias, batch->rows, hidden, kv_width,
+                error) != STATUS_OK)
+        return error->status;
+
+    struct rope_store_args rope = {
+        .batch = batch,
+        .kv = kv,
+        .q = buffer[Q],
+        .k = buffer[K],
+        .v = buffer[V],
+        .cos_sin = buffer[COS_SIN],
+        .heads = (int)config->num_attention_heads,
+        .kv_heads = (int)config->num_key_value_heads,
+        .head_dim = (int)config->head_dim,
+    };
+    struct attention_args attention = {
+        .batch = batch,
+        .kv = kv,
+        .q = buffer[Q],
+        .out = buffer[ATTENDED],
+        .out_dtype = model->weights.dtype,
+        .heads = rope.heads,
+        .kv_heads = rope.kv_heads,
+        .head_dim = rope.head_dim,
+        .scale = (float)(1.0 / sqrt((double)config->head_dim)),
+        .window = (int)config_window(config, layer),
+    };
+    if (device->ops->rope_store(device, &rope, error) != STATUS_OK ||
+        device->ops->attention(device, &attention, error) != STATUS_OK)
+        return error->status;
+    return project(model, buffer[DELTA], DTYPE_F32, buffer[ATTENDED], weights->o, weights->o_bias, batch->rows, q_width,
+                   hidden, error);
+}
+
+/* delta = down(silu(gate(normed)) * up(normed)) */
+static enum status mlp_block(struct model *model, int layer, int rows, struct error *error)
+{
+    const struct layer_weights *weights = &model->weights.layers[layer];
+    struct device *device = ledger_device(model->ledger);
+    void **buffer = model->buffers->device;
+    int64_t hidden = model->config->hidden_size, intermediate = model->config->intermediate_size;
+    if (project(model, buffer[GATE], DTYPE_F32, buffer[NORMED], weights->gate, weights->gate_bias, rows, hidden,
+                intermediate, error) != STATUS_OK ||
+        project(model, buffer[UP], DTYPE_F32, buffer[NORMED], weights->up, weights->up_bias, rows, hidden, intermediate,
+                error) != STATUS_OK ||
+        device->ops->swiglu(device, buffer[GATED], buffer[GATE], buffer[UP], model->weights.dtype, rows,
+                            (int)intermediate, error) != STATUS_OK)
+        return error->status;
+    return project(model, buffer[DELTA], DTYPE_F32, buffer[GATED], weights->down, weights->down_bias, rows,
+                   intermediate, hidden, error);
+}
+
+/* All layers: leaves the last MLP's output in delta, still to be added to the residual. */
+static enum status run_layers(struct model *model, const struct device_batch *batch, enum dtype kv_dtype,
+                              struct error *error)
+{
+    const struct config *config = model->config;
+    struct device *device = ledger_device(model->ledger);
+    void **buffer = model->buffers->device;
+    if (device->ops->embed(device, buffer[RESIDUAL], model->weights.embed, model->weights.dtype, batch->tokens,
+                           batch->rows, (int)config->hidden_size, error) != STATUS_OK ||
+        device->ops->rope_table(device, buffer[COS_SIN], batch->positions, buffer[INVERSE_FREQUENCY], batch->rows,
+                                (int)config->head_dim / 2, error) != STATUS_OK)
+        return error->status;
+    for (int layer = 0; layer < config->num_hidden_layers; layer++) {
+        const struct layer_weights *weights = &model->weights.layers[layer];
+        const float *from_mlp = layer > 0 ? buffer[DELTA] : NULL;
+        if (normalise(model, weights->input_norm, from_mlp, NULL, batch->rows, error) != STATUS_OK ||
+            attention_block(model, layer, batch, kv_dtype, error) != STATUS_OK ||
+            normalise(model, weights->post_norm, buffer[DELTA], NULL, batch->rows, error) != STATUS_OK ||
+            mlp_block(model, layer, batch->rows, error) != STATUS_OK)
+            return error->status;
+    }
+    model->positions_processed += (uint64_t)batch->rows;
+    return STATUS_OK;
+}
+
+/* logits[rows + i] = head(norm(residual[gather[i]])), for the positions asked for only. */
+static enum status run_head(struct model *model, int rows, struct logits *logits, struct error *error)
+{
+    const struct config *config = model->config;
+    void **buffer = model->buffers->device;
+    assert(logits != NULL && logits->dtype == model->weights.dtype && logits->rows + rows <= logits->capacity);
+    if (normalise(model, model->weights.final_norm, buffer[DELTA], model->buffers->on_device.gather, rows, error) !=
+            STATUS_OK ||
+        project(model, logits_row(logits, logits->rows), logits->dtype, buffer[NORMED], model->weights.head, NULL, rows,
+                config->hidden_size, config->vocab_size, error) != STATUS_OK)
+        return error->status;
+    logits->rows += rows;
+    return STATUS_OK;
+}
+
+enum status model_forward(struct model *model, struct kv_cache *cache, const struct sequence_tokens *batch,
+                          int sequences, struct logits *logits, struct error *error)
+{
+    int rows = 0, logits_rows = 0;
+    struct device_batch on_device;
+    if (check_batch(model, batch, sequences, &rows, &logits_rows, error) != STATUS_OK)
+        return error->status;
+    for (int s = 0; s < sequences; s++)
+        if (kv_make_room(cache, batch[s].sequence, kv_length(cache, batch[s].sequence) + batch[s].count, error) !=
+            STATUS_OK)
+            return error->status;
+    if (send_batch(model, cache, batch, sequences, &on_device, error) != STATUS_OK ||
+        run_layers(model, &on_device, kv_get_options(cache)->dtype, error) != STATUS_OK ||
+        (logits_rows > 0 && run_head(model, logits_rows, logits, error) != STATUS_OK))
+        return error->status;
+    for (int s = 0; s < sequences; s++)
+        kv_advance(cache, batch[s].sequence, batch[s].count);
+    return STATUS_OK;
+}
+
+enum status model_prefill(struct model *model, struct kv_cache *cache, int sequence, const int32_t *tokens, int count,
+                          enum logits_positions positions, int chunk, struct logits *logits, struct error *error)
+{
+    if (chunk <= 0 || chunk > model->limits.max_rows)
+        chunk = model->limits.max_rows;
+    if (kv_make_room(cache, sequence, kv_length(cache, sequence) + count, error) != STATUS_OK)
+        return error->status;
+    for (int done = 0; done < count; done += chunk) {
+        if (model->stop != NULL && *model->stop)
+            return error_set(error, STATUS_INTERRUPTED, "interrupted during a prefill of %d tokens", count);
+        int rows = count - done < chunk ? count - done : chunk;
+        bool last = done + rows == count;
+        struct sequence_tokens part = {
+            .sequence = sequence,
+            .tokens = tokens + done,
+            .count = rows,
+            .logits = positions == LOGITS_LAST && !last ? LOGITS_NONE : positions,
+        };
+        if (model_forward(model, cache, &part, 1, logits, error) != STATUS_OK)
+            return error->status;
+    }
+    return STATUS_OK;
+}
+
+enum status model_argmax(struct model *model, const struct logits *logits, int64_t first, int count, int32_t *tokens,
+                         struct error *error)
+{
+    struct device *device = ledger_device(model->ledger);
+    assert(first >= 0 && first + count <= logits->rows && count <= model->limits.max_rows);
+    int32_t *chosen = model->buffers->device[CHOSEN];
+    if (device->ops->argmax(device, chosen, logits_row(logits, first), logits->dtype, count, (int)logits->vocab,
+                            error) != STATUS_OK)
+        return error->status;
+    return device->ops->download(device, tokens, chosen, (size_t)count * sizeof *tokens, error);
+}

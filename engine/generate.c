@@ -1,0 +1,126 @@
+#include "engine/generate.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What one generation works with. */
+struct generation {
+    struct model *model;
+    struct kv_cache *cache;
+    int sequence;
+    const struct generate_options *options;
+    struct sampler sampler;
+    struct logits logits; /* one row, used again at every step */
+    void *row;            /* host, that row in the working type */
+    float *values;        /* host, the same in f32 */
+    int32_t *scratch;     /* host [vocab] */
+    int32_t *tokens;      /* host, prompt and what was chosen so far */
+    struct device_event *start, *first, *end;
+};
+
+static enum status generation_init(struct generation *g, int prompt_tokens, struct error *error)
+{
+    struct ledger *ledger = g->model->ledger;
+    struct device *device = ledger_device(ledger);
+    size_t vocab = (size_t)g->model->config->vocab_size;
+    g->row = malloc(vocab * dtype_size(g->model->weights.dtype));
+    g->values = malloc(vocab * sizeof *g->values);
+    g->scratch = malloc(vocab * sizeof *g->scratch);
+    g->tokens = malloc(((size_t)prompt_tokens + (size_t)g->options->new_tokens) * sizeof *g->tokens);
+    if (g->row == NULL || g->values == NULL || g->scratch == NULL || g->tokens == NULL)
+        return error_set(error, STATUS_DEVICE, "generation: out of host memory");
+    if (logits_init(&g->logits, ledger, g->model->config, g->model->weights.dtype, 1, error) != STATUS_OK ||
+        kv_make_room(g->cache, g->sequence, prompt_tokens + g->options->new_tokens - 1, error) != STATUS_OK ||
+        device->ops->event_create(device, &g->start, error) != STATUS_OK ||
+        device->ops->event_create(device, &g->first, error) != STATUS_OK)
+        return error->status;
+    return device->ops->event_create(device, &g->end, error);
+}
+
+static void generation_free(struct generation *g)
+{
+    struct device *device = ledger_device(g->model->ledger);
+    struct device_event *events[] = {g->start, g->first, g->end};
+    for (size_t i = 0; i < sizeof events / sizeof *events; i++)
+        if (events[i] != NULL)
+            device->ops->event_destroy(device, events[i]);
+    logits_free(&g->logits, g->model->ledger);
+    free(g->row);
+    free(g->values);
+    free(g->scratch);
+    free(g->tokens);
+}
+
+/* The next token from the one row of logits. Greedy choice happens on the device and moves 4 bytes. */
+static enum status choose(struct generation *g, int32_t *token, struct error *error)
+{
+    struct device *device = ledger_device(g->model->ledger);
+    if (g->sampler.temperature <= 0.0f)
+        return model_argmax(g->model, &g->logits, 0, 1, token, error);
+    size_t vocab = (size_t)g->logits.vocab;
+    if (device->ops->download(device, g->row, g->logits.data, vocab * dtype_size(g->logits.dtype), error) != STATUS_OK)
+        return error->status;
+    for (size_t i = 0; i < vocab; i++)
+        g->values[i] = dtype_load(g->logits.dtype, g->row, i);
+    *token = sampler_choose(&g->sampler, g->values, (int)vocab, g->scratch);
+    return STATUS_OK;
+}
+
+/* Passes what the cache does not hold yet of tokens[0 .. known) through the model and chooses the token that follows.
+   Without a cache that is everything, again. */
+static enum status step(struct generation *g, int known, struct error *error)
+{
+    if (!g->options->use_cache && kv_truncate(g->cache, g->sequence, 0, error) != STATUS_OK)
+        return error->status;
+    int held = kv_length(g->cache, g->sequence);
+    g->logits.rows = 0;
+    if (model_prefill(g->model, g->cache, g->sequence, g->tokens + held, known - held, LOGITS_LAST, 0, &g->logits,
+                      error) != STATUS_OK)
+        return error->status;
+    return choose(g, &g->tokens[known], error);
+}
+
+static enum status run(struct generation *g, int prompt_tokens, struct generate_result *result, struct error *error)
+{
+    struct device *device = ledger_device(g->model->ledger);
+    uint64_t positions = g->model->positions_processed;
+    if (device->ops->synchronize(device, error) != STATUS_OK ||
+        device->ops->event_record(device, g->start, error) != STATUS_OK)
+        return error->status;
+    while (result->count < g->options->new_tokens) {
+        int known = prompt_tokens + result->count;
+        if (step(g, known, error) != STATUS_OK)
+            return error->status;
+        result->count++;
+        if (result->count == 1 && device->ops->event_record(device, g->first, error) != STATUS_OK)
+            return error->status;
+        if (g->tokens[known] == g->options->stop_token)
+            break;
+    }
+    if (device->ops->event_record(device, g->end, error) != STATUS_OK ||
+        device->ops->event_elapsed_ms(device, g->start, g->first, &result->prefill_ms, error) != STATUS_OK ||
+        device->ops->event_elapsed_ms(device, g->first, g->end, &result->decode_ms, error) != STATUS_OK)
+        return error->status;
+    result->positions = g->model->positions_processed - positions;
+    return STATUS_OK;
+}
+
+enum status generate(struct model *model, struct kv_cache *cache, int sequence, const int32_t *prompt,
+                     int prompt_tokens, const struct generate_options *options, int32_t *tokens,
+                     struct generate_result *result, struct error *error)
+{
+    assert(prompt_tokens > 0 && options->new_tokens > 0 && kv_length(cache, sequence) == 0);
+    struct generation g = {
+        .model = model, .cache = cache, .sequence = sequence, .options = options, .sampler = options->sampler};
+    *result = (struct generate_result){0};
+    enum status status = generation_init(&g, prompt_tokens, error);
+    if (status == STATUS_OK) {
+        memcpy(g.tokens, prompt, (size_t)prompt_tokens * sizeof *prompt);
+        status = run(&g, prompt_tokens, result, error);
+    }
+    if (status == STATUS_OK)
+        memcpy(tokens, g.tokens + prompt_tokens, (size_t)result->count * sizeof *tokens);
+    generation_free(&g);
+    return status;
+}

@@ -1,0 +1,457 @@
+#include "engine/kv_cache.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { KEYS, VALUES, SIDES };
+
+struct sequence {
+    bool open;
+    int length;            /* positions stored */
+    int capacity;          /* positions there is room for */
+    int block_size;        /* paged: the pool's; else the capacity: one block */
+    int32_t *table;        /* [max_blocks] block numbers */
+    int blocks;            /* entries in use */
+    void **tensors[SIDES]; /* exact, reserved: [layers] */
+};
+
+struct kv_cache {
+    struct ledger *ledger;
+    const struct config *config;
+    struct kv_options options;
+    int layers, max_blocks;
+    uint64_t position_bytes; /* of one position in one tensor: kv_heads * head_dim * bytes */
+    struct sequence *sequences;
+    void **pool[SIDES];   /* paged: [layers] */
+    int32_t *free_blocks; /* paged: a stack */
+    int free_count;
+};
+
+static const char *const policy_names[] = {"exact", "reserved", "paged"};
+
+const char *kv_policy_name(enum kv_policy policy)
+{
+    return policy_names[policy];
+}
+
+int kv_policy_parse(const char *name, enum kv_policy *policy)
+{
+    for (int p = KV_EXACT; p <= KV_PAGED; p++)
+        if (strcmp(name, policy_names[p]) == 0) {
+            *policy = (enum kv_policy)p;
+            return 0;
+        }
+    return -1;
+}
+
+/* ---- tensors ---- */
+
+/* One tensor of `positions` positions. */
+static enum status tensor_alloc(struct kv_cache *cache, int layer, int side, int64_t positions, void **memory,
+                                struct error *error)
+{
+    char what[64];
+    snprintf(what, sizeof what, "%s of layer %d", side == KEYS ? "K" : "V", layer);
+    return ledger_alloc(cache->ledger, LEDGER_KV, (uint64_t)positions * cache->position_bytes, what, memory, error);
+}
+
+static void tensors_release(struct kv_cache *cache, void **tensors[SIDES])
+{
+    for (int side = 0; side < SIDES; side++)
+        for (int layer = 0; tensors[side] != NULL && layer < cache->layers; layer++) {
+            ledger_release(cache->ledger, tensors[side][layer]);
+            tensors[side][layer] = NULL;
+        }
+}
+
+/* K and V of every layer, `positions` each; all or none. */
+static enum status tensors_alloc(struct kv_cache *cache, void **tensors[SIDES], int64_t positions, struct error *error)
+{
+    for (int layer = 0; layer < cache->layers; layer++)
+        for (int side = 0; side < SIDES; side++)
+            if (tensor_alloc(cache, layer, side, positions, &tensors[side][layer], error) != STATUS_OK) {
+                tensors_release(cache, tensors);
+                return error->status;
+            }
+    return STATUS_OK;
+}
+
+/* Where the positions of one sequence lie in one tensor. */
+struct view {
+    char *base;
+    const int32_t *table;
+    int block_size;
+};
+
+static char *view_at(const struct kv_cache *cache, const struct view *view, int head, int position)
+{
+    int64_t block = view->table[position / view->block_size], slot = position % view->block_size;
+    int64_t row = (block * cache->config->num_key_value_heads + head) * view->block_size + slot;
+    return view->base + row * cache->config->head_dim * (int64_t)dtype_size(cache->options.dtype);
+}
+
+/* Copies positions [0, tokens), in runs that stay inside one block on both sides. */
+static enum status copy_positions(struct kv_cache *cache, const struct view *to, const struct view *from, int tokens,
+                                  struct error *error)
+{
+    struct device *device = ledger_device(cache->ledger);
+    uint64_t head_bytes = (uint64_t)cache->config->head_dim * dtype_size(cache->options.dtype);
+    for (int position = 0, run; position < tokens; position += run) {
+        int left_to = to->block_size - position % to->block_size;
+        int left_from = from->block_size - position % from->block_size;
+        run = left_to < left_from ? left_to : left_from;
+        run = run < tokens - position ? run : tokens - position;
+        for (int head = 0; head < cache->config->num_key_value_heads; head++)
+            if (device->ops->copy(device, view_at(cache, to, head, position), view_at(cache, from, head, position),
+                                  (size_t)run * head_bytes, error) != STATUS_OK)
+                return error->status;
+    }
+    return STATUS_OK;
+}
+
+/* ---- opening and closing ---- */
+
+static void sequence_free(struct sequence *sequence)
+{
+    for (int side = 0; side < SIDES; side++)
+        free(sequence->tensors[side]);
+    free(sequence->table);
+}
+
+static bool sequence_init(struct sequence *sequence, int layers, int max_blocks)
+{
+    for (int side = 0; side < SIDES; side++)
+        sequence->tensors[side] = calloc((size_t)layers, sizeof(void *));
+    sequence->table = calloc((size_t)max_blocks, sizeof(int32_t));
+    return sequence->tensors[KEYS] != NULL && sequence->tensors[VALUES] != NULL && sequence->table != NULL;
+}
+
+static bool host_memory_init(struct kv_cache *cache)
+{
+    const struct kv_options *options = &cache->options;
+    cache->sequences = calloc((size_t)options->max_sequences, sizeof *cache->sequences);
+    if (cache->sequences == NULL)
+        return false;
+    for (int s = 0; s < options->max_sequences; s++)
+        if (!sequence_init(&cache->sequences[s], cache->layers, cache->max_blocks))
+            return false;
+    if (options->policy != KV_PAGED)
+        return true;
+    for (int side = 0; side < SIDES; side++)
+        if ((cache->pool[side] = calloc((size_t)cache->layers, sizeof(void *))) == NULL)
+            return false;
+    cache->free_blocks = calloc((size_t)options->pool_blocks, sizeof(int32_t));
+    if (cache->free_blocks == NULL)
+        return false;
+    /* Taken from the top: block 0 first. */
+    for (cache->free_count = 0; cache->free_count < options->pool_blocks; cache->free_count++)
+        cache->free_blocks[cache->free_count] = options->pool_blocks - 1 - cache->free_count;
+    return true;
+}
+
+enum status kv_open(struct kv_cache **out, struct ledger *ledger, const struct config *config,
+                    const struct kv_options *options, struct error *error)
+{
+    assert(options->max_sequences > 0);
+    assert(options->policy == KV_EXACT || options->max_tokens > 0);
+    assert(options->policy != KV_PAGED || (options->block_size > 0 && options->pool_blocks > 0));
+    *out = NULL;
+    struct kv_cache *cache = calloc(1, sizeof *cache);
+    if (cache == NULL)
+        return error_set(error, STATUS_DEVICE, "KV cache: out of host memory");
+    cache->ledger = ledger;
+    cache->config = config;
+    cache->options = *options;
+    cache->layers = (int)config->num_hidden_layers;
+    cache->position_bytes = (uint64_t)(config->num_key_value_heads * config->head_dim) * dtype_size(options->dtype);
+    cache->max_blocks = 1;
+    if (options->policy == KV_PAGED)
+        cache->max_blocks = (options->max_tokens + options->block_size - 1) / options->block_size;
+
+    if (!host_memory_init(cache))
+        error_set(error, STATUS_DEVICE, "KV cache: out of host memory");
+    else if (options->policy != KV_PAGED ||
+             tensors_alloc(cache, cache->pool, (int64_t)options->pool_blocks * options->block_size, error) ==
+                 STATUS_OK) {
+        *out = cache;
+        return STATUS_OK;
+    }
+    kv_close(cache);
+    return error->status;
+}
+
+void kv_close(struct kv_cache *cache)
+{
+    if (cache == NULL)
+        return;
+    for (int s = 0; cache->sequences != NULL && s < cache->options.max_sequences; s++) {
+        if (cache->sequences[s].open)
+            kv_sequence_close(cache, s);
+        sequence_free(&cache->sequences[s]);
+    }
+    tensors_release(cache, cache->pool);
+    for (int side = 0; side < SIDES; side++)
+        free(cache->pool[side]);
+    free(cache->free_blocks);
+    free(cache->sequences);
+    free(cache);
+}
+
+static struct sequence *sequence_at(const struct kv_cache *cache, int sequence)
+{
+    assert(sequence >= 0 && sequence < cache->options.max_sequences && cache->sequences[sequence].open);
+    return &cache->sequences[sequence];
+}
+
+enum status kv_sequence_open(struct kv_cache *cache, int *out, struct error *error)
+{
+    int s = 0;
+    while (s < cache->options.max_sequences && cache->sequences[s].open)
+        s++;
+    if (s == cache->options.max_sequences)
+        return error_set(error, STATUS_DEVICE, "KV cache: all %d sequences are taken", s);
+    struct sequence *sequence = &cache->sequences[s];
+    sequence->length = sequence->capacity = sequence->blocks = 0;
+    sequence->block_size = cache->options.policy == KV_PAGED ? cache->options.block_size : 0;
+    if (cache->options.policy == KV_RESERVED) {
+        if (tensors_alloc(cache, sequence->tensors, cache->options.max_tokens, error) != STATUS_OK)
+            return error->status;
+        sequence->capacity = sequence->block_size = cache->options.max_tokens;
+        sequence->blocks = 1;
+        sequence->table[0] = 0;
+    }
+    sequence->open = true;
+    *out = s;
+    return STATUS_OK;
+}
+
+/* Gives back a paged sequence's blocks beyond the first `keep`, the last taken first. */
+static void blocks_release(struct kv_cache *cache, struct sequence *sequence, int keep)
+{
+    while (sequence->blocks > keep)
+        cache->free_blocks[cache->free_count++] = sequence->table[--sequence->blocks];
+    sequence->capacity = sequence->blocks * cache->options.block_size;
+}
+
+/* Lets go of all that an exact sequence holds. */
+static void exact_empty(struct kv_cache *cache, struct sequence *sequence)
+{
+    tensors_release(cache, sequence->tensors);
+    sequence->length = sequence->capacity = sequence->block_size = sequence->blocks = 0;
+}
+
+void kv_sequence_close(struct kv_cache *cache, int number)
+{
+    struct sequence *sequence = sequence_at(cache, number);
+    if (cache->options.policy == KV_PAGED)
+        blocks_release(cache, sequence, 0);
+    else
+        exact_empty(cache, sequence);
+    sequence->open = false;
+}
+
+/* ---- growing and shrinking ---- */
+
+/* One tensor of an exact sequence, reallocated to `tokens` positions, `kept` of them copied. */
+static enum status exact_resize_tensor(struct kv_cache *cache, struct sequence *sequence, int layer, int side,
+                                       int tokens, int kept, struct error *error)
+{
+    static const int32_t one_block[1] = {0};
+    void **tensor = &sequence->tensors[side][layer], *resized = NULL;
+    if (tensor_alloc(cache, layer, side, tokens, &resized, error) != STATUS_OK)
+        return error->status;
+    struct view from = {*tensor, one_block, sequence->block_size};
+    struct view to = {resized, one_block, tokens};
+    if (copy_positions(cache, &to, &from, kept, error) != STATUS_OK) {
+        ledger_release(cache->ledger, resized);
+        return error->status;
+    }
+    ledger_release(cache->ledger, *tensor);
+    *tensor = resized;
+    return STATUS_OK;
+}
+
+/* Reallocates an exact sequence to exactly `tokens` > 0 positions, tensor by tensor, so that only one of them exists
+   twice at a time. What fits the budget is checked before anything changes; if the device itself refuses midway, the
+   sequence is emptied. */
+static enum status exact_resize(struct kv_cache *cache, struct sequence *sequence, int tokens, struct error *error)
+{
+    uint64_t tensor = (uint64_t)tokens * cache->position_bytes;
+    uint64_t all = tensor * SIDES * (uint64_t)cache->layers;
+    uint64_t held = (uint64_t)sequence->capacity * cache->position_bytes * SIDES * (uint64_t)cache->layers;
+    uint64_t grown = ledger_counts(cache->ledger).live_total - held + all;
+    uint64_t twice = sequence->capacity > 0 ? tensor : 0;
+    if (tokens > sequence->capacity && grown + twice > ledger_budget(cache->ledger))
+        return error_set(error, STATUS_DEVICE,
+                         "out of memory: an exact KV cache of %d tokens takes %" PRIu64 " bytes (+ %" PRIu64
+                         " while it grows), with what else is held %" PRIu64 " of %" PRIu64 " bytes",
+                         tokens, all, twice, grown + twice, ledger_budget(cache->ledger));
+
+    int kept = sequence->length < tokens ? sequence->length : tokens;
+    for (int layer = 0; layer < cache->layers; layer++)
+        for (int side = 0; side < SIDES; side++)
+            if (exact_resize_tensor(cache, sequence, layer, side, tokens, kept, error) != STATUS_OK) {
+                exact_empty(cache, sequence);
+                return error->status;
+            }
+    sequence->capacity = sequence->block_size = tokens;
+    sequence->length = kept;
+    sequence->blocks = 1;
+    sequence->table[0] = 0;
+    return STATUS_OK;
+}
+
+enum status kv_make_room(struct kv_cache *cache, int number, int tokens, struct error *error)
+{
+    struct sequence *sequence = sequence_at(cache, number);
+    const struct kv_options *options = &cache->options;
+    if (tokens <= sequence->capacity)
+        return STATUS_OK;
+    if (options->policy == KV_EXACT)
+        return exact_resize(cache, sequence, tokens, error);
+    if (tokens > options->max_tokens)
+        return error_set(error, STATUS_DEVICE, "KV cache: %d tokens do not fit a sequence of at most %d", tokens,
+                         options->max_tokens);
+
+    int needed = (tokens + options->block_size - 1) / options->block_size - sequence->blocks;
+    if (needed > cache->free_count)
+        return error_set(error, STATUS_DEVICE, "KV cache: out of blocks: %d more are needed, %d of %d are free", needed,
+                         cache->free_count, options->pool_blocks);
+    while (needed-- > 0)
+        sequence->table[sequence->blocks++] = cache->free_blocks[--cache->free_count];
+    sequence->capacity = sequence->blocks * options->block_size;
+    return STATUS_OK;
+}
+
+int kv_length(const struct kv_cache *cache, int sequence)
+{
+    return sequence_at(cache, sequence)->length;
+}
+
+void kv_advance(struct kv_cache *cache, int number, int tokens)
+{
+    struct sequence *sequence = sequence_at(cache, number);
+    assert(tokens >= 0 && sequence->length + tokens <= sequence->capacity);
+    sequence->length += tokens;
+}
+
+enum status kv_truncate(struct kv_cache *cache, int number, int tokens, struct error *error)
+{
+    struct sequence *sequence = sequence_at(cache, number);
+    assert(tokens >= 0 && tokens <= sequence->length);
+    if (cache->options.policy == KV_EXACT && tokens > 0 && tokens < sequence->capacity)
+        return exact_resize(cache, sequence, tokens, error);
+    if (cache->options.policy == KV_EXACT && tokens == 0)
+        exact_empty(cache, sequence);
+    if (cache->options.policy == KV_PAGED)
+        blocks_release(cache, sequence, (tokens + cache->options.block_size - 1) / cache->options.block_size);
+    sequence->length = tokens;
+    return STATUS_OK;
+}
+
+enum status kv_copy_sequence(struct kv_cache *cache, int from, int to, struct error *error)
+{
+    const struct sequence *source = sequence_at(cache, from);
+    struct sequence *target = sequence_at(cache, to);
+    assert(from != to && target->length == 0);
+    if (kv_make_room(cache, to, source->length, error) != STATUS_OK)
+        return error->status;
+    for (int layer = 0; layer < cache->layers; layer++) {
+        struct view keys_from = {kv_layer_keys(cache, from, layer), source->table, source->block_size};
+        struct view keys_to = {kv_layer_keys(cache, to, layer), target->table, target->block_size};
+        struct view values_from = {kv_layer_values(cache, from, layer), source->table, source->block_size};
+        struct view values_to = {kv_layer_values(cache, to, layer), target->table, target->block_size};
+        if (copy_positions(cache, &keys_to, &keys_from, source->length, error) != STATUS_OK ||
+            copy_positions(cache, &values_to, &values_from, source->length, error) != STATUS_OK)
+            return error->status;
+    }
+    target->length = source->length;
+    return STATUS_OK;
+}
+
+/* ---- what exists ---- */
+
+const struct kv_options *kv_get_options(const struct kv_cache *cache)
+{
+    return &cache->options;
+}
+
+int kv_blocks_free(const struct kv_cache *cache)
+{
+    return cache->free_count;
+}
+
+size_t kv_tensor_count(const struct kv_cache *cache)
+{
+    size_t holders = cache->options.policy == KV_PAGED ? 1 : 0;
+    for (int s = 0; cache->options.policy != KV_PAGED && s < cache->options.max_sequences; s++)
+        if (cache->sequences[s].open && cache->sequences[s].capacity > 0)
+            holders++;
+    return holders * (size_t)cache->layers * SIDES;
+}
+
+struct kv_tensor kv_tensor_at(const struct kv_cache *cache, size_t index)
+{
+    assert(index < kv_tensor_count(cache));
+    size_t per_holder = (size_t)cache->layers * SIDES, holder = index / per_holder, rest = index % per_holder;
+    struct kv_tensor tensor = {
+        .layer = (int)(rest / SIDES),
+        .is_value = rest % SIDES == VALUES,
+        .sequence = -1,
+        .shape = {cache->options.pool_blocks, cache->config->num_key_value_heads, cache->options.block_size,
+                  cache->config->head_dim},
+        .dtype = cache->options.dtype,
+    };
+    if (cache->options.policy != KV_PAGED) {
+        int s = 0;
+        for (;; s++)
+            if (cache->sequences[s].open && cache->sequences[s].capacity > 0 && holder-- == 0)
+                break;
+        tensor.sequence = s;
+        tensor.shape[0] = 1;
+        tensor.shape[2] = cache->sequences[s].capacity;
+    }
+    tensor.bytes = dtype_size(tensor.dtype);
+    for (int d = 0; d < 4; d++)
+        tensor.bytes *= (uint64_t)tensor.shape[d];
+    return tensor;
+}
+
+uint64_t kv_tensor_bytes(const struct kv_cache *cache)
+{
+    uint64_t total = 0;
+    for (size_t i = 0, count = kv_tensor_count(cache); i < count; i++)
+        total += kv_tensor_at(cache, i).bytes;
+    return total;
+}
+
+int kv_block_size(const struct kv_cache *cache, int sequence)
+{
+    return sequence_at(cache, sequence)->block_size;
+}
+
+int kv_block_table(const struct kv_cache *cache, int sequence, const int32_t **table)
+{
+    *table = sequence_at(cache, sequence)->table;
+    return sequence_at(cache, sequence)->blocks;
+}
+
+static void *layer_tensor(const struct kv_cache *cache, int sequence, int layer, int side)
+{
+    assert(layer >= 0 && layer < cache->layers);
+    const struct sequence *holder = sequence_at(cache, sequence);
+    return cache->options.policy == KV_PAGED ? cache->pool[side][layer] : holder->tensors[side][layer];
+}
+
+void *kv_layer_keys(const struct kv_cache *cache, int sequence, int layer)
+{
+    return layer_tensor(cache, sequence, layer, KEYS);
+}
+
+void *kv_layer_values(const struct kv_cache *cache, int sequence, int layer)
+{
+    return layer_tensor(cache, sequence, layer, VALUES);
+}
