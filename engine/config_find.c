@@ -1,0 +1,203 @@
+/* Finding a model by name or path, and the folder of the published configs. */
+#include "engine/config_keys.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#ifndef KVLAB_SOURCE_DIR
+#define KVLAB_SOURCE_DIR "." /* the Makefile gives the folder it builds from */
+#endif
+
+static bool ends_in(const char *text, const char *end)
+{
+    size_t length = strlen(text), tail = strlen(end);
+    return length > tail && strcmp(text + length - tail, end) == 0;
+}
+
+static bool is_directory(const char *path)
+{
+    struct stat facts;
+    return stat(path, &facts) == 0 && S_ISDIR(facts.st_mode);
+}
+
+static bool is_file(const char *path)
+{
+    struct stat facts;
+    return stat(path, &facts) == 0 && S_ISREG(facts.st_mode);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Appends a copy of `name` without its last 5 characters (".json"). */
+static bool add_name(char ***names, size_t *count, const char *name)
+{
+    char **more = realloc(*names, (*count + 1) * sizeof **names);
+    if (!more)
+        return false;
+    *names = more;
+    more[*count] = strndup(name, strlen(name) - strlen(".json"));
+    return more[*count] && ++*count;
+}
+
+enum status config_names(const char *models_dir, char ***names, size_t *count, struct error *error)
+{
+    *names = NULL;
+    *count = 0;
+    DIR *directory = opendir(models_dir);
+    if (!directory)
+        return error_set(error, STATUS_INPUT,
+                         "%s: the published configs cannot be read: %s; set KVLAB_DATA to the data folder of the "
+                         "sources",
+                         models_dir, strerror(errno));
+    enum status status = STATUS_OK;
+    for (struct dirent *entry; status == STATUS_OK && (entry = readdir(directory));)
+        if (entry->d_name[0] != '.' && ends_in(entry->d_name, ".json") && !add_name(names, count, entry->d_name))
+            status = error_set(error, STATUS_DEVICE, "%s: out of memory for the list of models", models_dir);
+    closedir(directory);
+    if (status == STATUS_OK && *count > 0)
+        qsort(*names, *count, sizeof **names, by_name);
+    if (status != STATUS_OK) {
+        config_names_free(*names, *count);
+        *names = NULL;
+        *count = 0;
+    }
+    return status;
+}
+
+void config_names_free(char **names, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        free(names[i]);
+    free(names);
+}
+
+/* The published name that `model` means, whatever its case, or NULL. */
+static const char *published_name(char *const *names, size_t count, const char *model)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strcasecmp(names[i], model) == 0)
+            return names[i];
+    return NULL;
+}
+
+static enum status unknown_model(const char *model, char *const *names, size_t count, struct error *error)
+{
+    char list[640] = "", shown[128];
+    size_t used = 0;
+    for (size_t i = 0; i < count && used < sizeof list; i++)
+        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", names[i]);
+    return error_set(error, STATUS_INPUT, "no model '%s': it is neither a folder with a config.json nor one of: %s",
+                     json_input_printable(model, shown, sizeof shown), list);
+}
+
+static bool holds_safetensors(const char *folder)
+{
+    DIR *directory = opendir(folder);
+    bool found = false;
+    for (struct dirent *entry; directory && !found && (entry = readdir(directory));)
+        found = ends_in(entry->d_name, ".safetensors") || strcmp(entry->d_name, "model.safetensors.index.json") == 0;
+    if (directory)
+        closedir(directory);
+    return found;
+}
+
+/* Joins with a '/', refusing what does not fit. */
+static enum status join(char *path, size_t size, const char *folder, const char *name, struct error *error)
+{
+    if (snprintf(path, size, "%s/%s", folder, name) < (int)size)
+        return STATUS_OK;
+    return error_set(error, STATUS_INPUT, "%.80s...: the path is too long (at most %zu bytes)", folder, size - 1);
+}
+
+/* A folder, or a file: the folder's config.json carries its weights along, any other file is a shape alone. */
+static enum status find_by_path(struct config *config, const char *model, char *weights_dir, size_t size,
+                                struct error *error)
+{
+    char path[PATH_MAX], folder[PATH_MAX];
+    snprintf(path, sizeof path, "%s", model);
+    if (is_directory(model) && join(path, sizeof path, model, "config.json", error) != STATUS_OK)
+        return error->status;
+    if (is_directory(model) && !is_file(path))
+        return error_set(error, STATUS_INPUT, "%s: no config.json in this folder; give the folder of a model", model);
+    if (config_read(config, path, error) != STATUS_OK)
+        return error->status;
+    snprintf(folder, sizeof folder, "%s", path);
+    char *slash = strrchr(folder, '/');
+    if (strcmp(slash ? slash + 1 : folder, "config.json") != 0)
+        return STATUS_OK;
+    if (slash == folder)
+        slash++; /* "/config.json" lies in "/" */
+    if (slash)
+        *slash = '\0';
+    const char *found = slash ? folder : ".";
+    if (holds_safetensors(found) && snprintf(weights_dir, size, "%s", found) >= (int)size)
+        return error_set(error, STATUS_INPUT, "%.80s...: the path is too long (at most %zu bytes)", found, size - 1);
+    return STATUS_OK;
+}
+
+enum status config_find(struct config *config, const char *models_dir, const char *model, char *weights_dir,
+                        size_t size, struct error *error)
+{
+    weights_dir[0] = '\0';
+    *config = (struct config){0};
+    char **names, path[PATH_MAX], file[NAME_MAX + 1];
+    size_t count;
+    bool is_path = is_directory(model) || (is_file(model) && ends_in(model, ".json"));
+    enum status status = config_names(models_dir, &names, &count, error);
+    if (status != STATUS_OK && !is_path)
+        return status;
+    const char *name = published_name(names, count, model);
+    if (name) {
+        snprintf(file, sizeof file, "%s.json", name);
+        status = join(path, sizeof path, models_dir, file, error);
+        if (status == STATUS_OK)
+            status = config_read(config, path, error);
+    } else if (is_path) {
+        status = find_by_path(config, model, weights_dir, size, error);
+    } else {
+        status = unknown_model(model, names, count, error);
+    }
+    config_names_free(names, count);
+    return status;
+}
+
+/* data/ in the binary's folder or one above it: build/kvlab and build/tests/test_x both find the sources' data. */
+static bool beside_binary(char *data, size_t size)
+{
+    char folder[PATH_MAX], probe[PATH_MAX + sizeof "/data/models"];
+    ssize_t length = readlink("/proc/self/exe", folder, sizeof folder - 1);
+    if (length <= 0)
+        return false;
+    folder[length] = '\0';
+    for (int level = 0; level < 3; level++) {
+        char *slash = strrchr(folder, '/');
+        if (!slash)
+            return false;
+        *slash = '\0';
+        snprintf(probe, sizeof probe, "%s/data/models", folder);
+        if (is_directory(probe))
+            return snprintf(data, size, "%s/data", folder) < (int)size;
+    }
+    return false;
+}
+
+const char *config_data_dir(void)
+{
+    static char data[PATH_MAX];
+    const char *given = getenv("KVLAB_DATA");
+    if (given && given[0])
+        return given;
+    if (!data[0] && !beside_binary(data, sizeof data))
+        snprintf(data, sizeof data, "%s/data", KVLAB_SOURCE_DIR);
+    return data;
+}
