@@ -1,0 +1,144 @@
+#include "bench/harness/option_table.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_ROWS = 64 };
+
+const char *const dtype_choices[] = {"f32", "f16", "bf16", NULL};
+
+static enum status set_choice(const struct option_row *row, int *field, const char *text, struct error *error)
+{
+    char known[256] = "";
+    for (int i = 0; row->choices[i]; i++) {
+        if (strcmp(row->choices[i], text) == 0) {
+            *field = i;
+            return STATUS_OK;
+        }
+        size_t used = strlen(known);
+        snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", row->choices[i]);
+    }
+    return error_set(error, STATUS_INPUT, "--%s: unknown value \"%s\"; it is one of %s", row->name, text, known);
+}
+
+static enum status set_real(const struct option_row *row, float *field, const char *text, struct error *error)
+{
+    char *end;
+    errno = 0;
+    double value = strtod(text, &end);
+    if (end == text || *end || strspn(text, "0123456789.eE+-") != strlen(text))
+        return error_set(error, STATUS_INPUT, "--%s: \"%s\" is not a number", row->name, text);
+    if (errno || value < (double)row->minimum || value > (double)row->maximum)
+        return error_set(error, STATUS_INPUT, "--%s: %s is out of range, it must lie in %lld .. %lld", row->name, text,
+                         (long long)row->minimum, (long long)row->maximum);
+    *field = (float)value;
+    return STATUS_OK;
+}
+
+static enum status set_seed(const struct option_row *row, uint64_t *field, const char *text, struct error *error)
+{
+    char *end;
+    errno = 0;
+    unsigned long long value = strtoull(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end || errno)
+        return error_set(error, STATUS_INPUT, "--%s: \"%s\" is not a whole number from 0 to 2^64 - 1", row->name, text);
+    *field = value;
+    return STATUS_OK;
+}
+
+static enum status set_field(const struct option_row *row, char *target, const char *text, struct error *error)
+{
+    void *field = target + row->offset;
+    enum status status = STATUS_OK;
+    int64_t value;
+    switch (row->kind) {
+    case OPTION_FLAG:
+        *(bool *)field = true;
+        break;
+    case OPTION_TEXT:
+        if (!*text)
+            return error_set(error, STATUS_INPUT, "--%s: the value is empty", row->name);
+        *(const char **)field = text;
+        break;
+    case OPTION_INT:
+        status = int_parse(&value, text, row->name, row->minimum, row->maximum, error);
+        if (!status)
+            *(int *)field = (int)value;
+        break;
+    case OPTION_SEED:
+        status = set_seed(row, field, text, error);
+        break;
+    case OPTION_REAL:
+        status = set_real(row, field, text, error);
+        break;
+    case OPTION_LIST:
+        int_list_free(field); /* the last of repeated options counts */
+        status = int_list_parse(field, text, row->name, row->minimum, row->maximum, error);
+        break;
+    case OPTION_BYTES:
+        status = bytes_parse(field, text, row->name, error);
+        break;
+    case OPTION_CHOICE:
+        status = set_choice(row, field, text, error);
+        break;
+    }
+    if (!status && row->has_given)
+        *(bool *)(target + row->given_offset) = true;
+    return status;
+}
+
+/* getopt_long() wants a program name first and may reorder: it works on a copy. */
+enum status option_table_parse(const struct option_row *rows, void *target, int argc, char **argv, struct error *error)
+{
+    struct option known[MAX_ROWS + 1] = {0};
+    for (int i = 0; rows[i].name && i < MAX_ROWS; i++)
+        known[i] =
+            (struct option){rows[i].name, rows[i].kind == OPTION_FLAG ? no_argument : required_argument, NULL, i + 256};
+
+    char **words = calloc((size_t)argc + 2, sizeof *words);
+    if (!words)
+        return error_set(error, STATUS_DEVICE, "out of memory for the command line");
+    words[0] = "kvlab";
+    for (int i = 0; i < argc; i++)
+        words[i + 1] = argv[i];
+
+    enum status status = STATUS_OK;
+    opterr = 0; /* our own messages */
+    optind = 0; /* glibc: start afresh */
+    while (!status) {
+        int found = getopt_long(argc + 1, words, ":", known, NULL);
+        if (found == -1)
+            break;
+        if (found == ':')
+            status = error_set(error, STATUS_INPUT, "%s needs a value; --help shows which", words[optind - 1]);
+        else if (found == '?' && optopt >= 256)
+            status = error_set(error, STATUS_INPUT, "--%s takes no value", rows[optopt - 256].name);
+        else if (found == '?' && optopt)
+            status = error_set(error, STATUS_INPUT, "unknown option -%c; --help lists the options", optopt);
+        else if (found == '?')
+            status = error_set(error, STATUS_INPUT, "unknown option %s; --help lists the options", words[optind - 1]);
+        else
+            status = set_field(&rows[found - 256], target, optarg, error);
+    }
+    if (!status && optind < argc + 1)
+        status = error_set(error, STATUS_INPUT, "unexpected word \"%s\"; --help lists the options", words[optind]);
+    free(words);
+    return status;
+}
+
+void option_table_help(const struct option_row *rows)
+{
+    int width = 0;
+    for (const struct option_row *row = rows; row->name; row++) {
+        int length = (int)strlen(row->name) + (row->argument ? 1 + (int)strlen(row->argument) : 0);
+        width = length > width ? length : width;
+    }
+    for (const struct option_row *row = rows; row->name; row++) {
+        int used = printf("  --%s%s%s", row->name, row->argument ? " " : "", row->argument ? row->argument : "");
+        printf("%*s%s\n", width + 6 - used, "", row->help);
+    }
+}

@@ -1,0 +1,66 @@
+/* The options that every experiment shares. One row here is all it takes: parsing and --help follow. */
+#include "bench/harness/option_table.h"
+
+#include <limits.h>
+#include <string.h>
+
+static const char *const format_choices[] = {"table", "csv", "json", "md", NULL}; /* as enum output_format */
+
+#define FIELD(field) .offset = offsetof(struct options, field)
+#define GIVEN(field) .has_given = true, .given_offset = offsetof(struct options, field)
+
+static const struct option_row rows[] = {
+    {"model", "NAME", OPTION_TEXT, FIELD(model),
+     .help = "a name of `kvlab list models`, a folder with config.json, or a config file"},
+    {"device", "NAME", OPTION_TEXT, FIELD(device), .help = "cpu, cuda, cuda:N, or auto (the default)"},
+    {"dtype", "TYPE", OPTION_CHOICE, FIELD(dtype), GIVEN(has_dtype), .choices = dtype_choices,
+     .help = "type of the weights: f32, f16 or bf16; as published unless given"},
+    {"kv-dtype", "TYPE", OPTION_CHOICE, FIELD(kv_dtype), GIVEN(has_kv_dtype), .choices = dtype_choices,
+     .help = "type of the KV cache; as --dtype unless given"},
+    /* Past what 32 bits hold, bench_main() says how much memory it would take. */
+    {"contexts", "LIST", OPTION_LIST, FIELD(contexts), .minimum = 1, .maximum = INT64_MAX,
+     .help = "tokens: 512,1024 or ranges, 512-8192*2 (factor 2), 128-1024+128 (step 128)"},
+    {"batch", "LIST", OPTION_LIST, FIELD(batch), .minimum = 1, .maximum = 65536,
+     .help = "sequences at a time, where the experiment has batches"},
+    {"new-tokens", "LIST", OPTION_LIST, FIELD(new_tokens), .minimum = 1, .maximum = INT_MAX,
+     .help = "tokens to generate, where the experiment generates"},
+    {"reps", "N", OPTION_INT, FIELD(reps), .minimum = 1, .maximum = 1000000, .help = "repetitions of each measurement"},
+    {"threads", "N", OPTION_INT, FIELD(threads), .minimum = 0, .maximum = 4096,
+     .help = "CPU threads; 0, the default, takes all that there are"},
+    {"seed", "N", OPTION_SEED, FIELD(seed), .help = "of synthetic weights and tokens; 1 unless given"},
+    {"budget", "BYTES", OPTION_BYTES, FIELD(budget_bytes),
+     .help = "behave as a card with this much memory: 12490457088, 12GB or 12GiB"},
+    {"out", "FOLDER", OPTION_TEXT, FIELD(out), .help = "where the CSV files go; results unless given"},
+    {"quick", NULL, OPTION_FLAG, FIELD(quick), .help = "small settings and few repetitions: seconds, to see it work"},
+    {"resume", NULL, OPTION_FLAG, FIELD(resume), .help = "keep the rows of an interrupted run and measure the rest"},
+    {"dry-run", NULL, OPTION_FLAG, FIELD(dry_run),
+     .help = "print what would be measured, with its prediction; write nothing"},
+    {"samples", "FILE", OPTION_TEXT, FIELD(samples), .help = "keep every raw sample in this CSV file"},
+    {"format", "FORMAT", OPTION_CHOICE, FIELD(format), .choices = format_choices,
+     .help = "what stdout gets: table (the default), csv, json or md"},
+    {"explain", "COLUMN", OPTION_TEXT, FIELD(explain), .help = "say what a column means and how it is taken"},
+    {"help", NULL, OPTION_FLAG, FIELD(help), .help = "this text"},
+    {0},
+};
+
+enum status options_parse(struct options *options, int argc, char **argv, struct error *error)
+{
+    *options = (struct options){.seed = 1, .out = "results", .device = "auto"};
+    enum status status = option_table_parse(rows, options, argc, argv, error);
+    if (status)
+        options_free(options);
+    return status;
+}
+
+void options_free(struct options *options)
+{
+    int_list_free(&options->contexts);
+    int_list_free(&options->batch);
+    int_list_free(&options->new_tokens);
+    *options = (struct options){0};
+}
+
+void options_print_help(void)
+{
+    option_table_help(rows);
+}
