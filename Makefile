@@ -62,7 +62,7 @@ VARIANT     = $(if $(filter x86_64%,$(TARGET)),$(if $(filter %_avx2.c,$<),$(AVX2
 # Fused multiply-adds in kernels, where the baseline has them (aarch64); ISO arithmetic, one result everywhere, elsewhere.
 CONTRACT    = -ffp-contract=$(if $(filter kernels/%,$<),fast,off)
 WARNINGS   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes $(WERROR)
-LANGUAGE   := -std=c11 -D_GNU_SOURCE -I. $(WARNINGS)
+LANGUAGE   := -std=c11 -D_GNU_SOURCE -DKVLAB_SOURCE_DIR='"$(CURDIR)"' -I. $(WARNINGS)
 COMPILE     = $(CC) $(LANGUAGE) -fopenmp $(CFLAGS) $(CPPFLAGS) $(CONTRACT) $(VARIANT) -MMD -MP
 LIBRARIES  := -ldnnl -ljansson -lcsv -lm -ldl
 
