@@ -53,15 +53,25 @@ const struct int_list *bench_batches(struct bench *bench, const char *defaults, 
 const struct int_list *bench_new_tokens(struct bench *bench, const char *defaults, const char *quick);
 int bench_reps(const struct bench *bench, int defaults, int quick);
 
-/* Loads the weights (synthetic, or from the folder) and makes the model ready for passes of up to `limits`.
-   Free with model_free(). */
-enum status bench_open_model(struct bench *bench, const struct model_limits *limits, struct model *model,
-                             struct error *error);
+/* What a run will hold at its largest, beside weights and workspace. */
+struct bench_need {
+    uint64_t kv_bytes, logits_bytes;
+};
+
+/* Loads the weights (synthetic, or from the folder) and makes the model ready for passes of up to `limits`; its stop
+   flag is the bench's. First the whole plan (weights, workspace, need) is declared to the ledger and checked, so that
+   what cannot fit fails at once (status 3) and says how much is needed and how much there is. Free with model_free().
+ */
+enum status bench_open_model(struct bench *bench, const struct model_limits *limits, const struct bench_need *need,
+                             struct model *model, struct error *error);
 
 /* Synthetic token ids, seeded, uniform over the vocabulary; host [count], the caller frees. */
 int32_t *bench_tokens(const struct bench *bench, int64_t count, uint64_t stream);
 
-/* Fills in model, device, dtype and weights of the current row. */
+/* What the CSV's `weights` column says: "synthetic", or the name of the folder with the weights. */
+const char *bench_weights_name(const struct bench *bench);
+
+/* Fills in model, device, dtype and weights of the current row; results_end_row() does it for tables that have them. */
 void bench_set_common(const struct bench *bench, struct results *results);
 
 /* Set by Ctrl-C and SIGTERM. Drivers look at it between measurements; model_prefill() between chunks. */

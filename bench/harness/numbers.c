@@ -195,3 +195,20 @@ enum status bytes_parse(uint64_t *bytes, const char *text, const char *option, s
         return error_set(error, STATUS_INPUT, "--%s: it must be more than 0 bytes", option);
     return STATUS_OK;
 }
+
+int64_t int_list_max(const struct int_list *list)
+{
+    int64_t largest = list->values[0];
+    for (size_t i = 1; i < list->count; i++)
+        if (list->values[i] > largest)
+            largest = list->values[i];
+    return largest;
+}
+
+int64_t int_list_sum(const struct int_list *list)
+{
+    int64_t sum = 0;
+    for (size_t i = 0; i < list->count; i++)
+        sum += list->values[i];
+    return sum;
+}

@@ -15,6 +15,8 @@ struct int_list {
 enum status int_list_parse(struct int_list *list, const char *text, const char *option, int64_t minimum,
                            int64_t maximum, struct error *error);
 void int_list_free(struct int_list *list);
+int64_t int_list_max(const struct int_list *list); /* of at least one value */
+int64_t int_list_sum(const struct int_list *list);
 
 /* Bytes: a plain number, or with a unit: 12GB (10^9), 12GiB (2^30), also kB/KiB, MB/MiB, TB/TiB; a fraction is allowed
    before a unit ("1.5GiB"). */

@@ -1,0 +1,239 @@
+/* <name>.meta.json: what a CSV was made with, so that a number can be trusted, compared and made again. */
+#include "bench/harness/output.h"
+#include "bench/version.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+struct meta {
+    json_t *facts; /* known before the run */
+    json_t *notes; /* what the driver and the ceilings add */
+};
+
+/* The settings that rows must share to stand in one table. */
+static const char *const settings[] = {"kvlab", "model",       "weights", "dtype",  "kv_dtype",
+                                       "seed",  "device_kind", "device",  "threads"};
+
+static void set(json_t *object, const char *key, json_t *value)
+{
+    json_object_set_new(object, key, value ? value : json_null()); /* text that is not UTF-8 has no JSON */
+}
+
+static json_t *load_average(void)
+{
+    double load[3];
+    if (getloadavg(load, 3) != 3)
+        return json_null();
+    return json_pack("[f, f, f]", load[0], load[1], load[2]);
+}
+
+static json_t *date_now(void)
+{
+    time_t now = time(NULL);
+    struct tm utc;
+    char text[32];
+    if (!gmtime_r(&now, &utc) || !strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc))
+        return json_null();
+    return json_string(text);
+}
+
+/* A value of a "key : value" file of /proc; NULL where it has none. The caller frees. */
+static char *proc_value(const char *path, const char *key)
+{
+    FILE *file = fopen(path, "re");
+    char *line = NULL, *value = NULL;
+    size_t size = 0;
+    while (file && !value && getline(&line, &size, file) > 0) {
+        char *colon = strchr(line, ':');
+        if (!colon || strncmp(line, key, strlen(key)) != 0)
+            continue;
+        colon += 1 + strspn(colon + 1, " \t");
+        colon[strcspn(colon, "\n")] = 0;
+        value = strdup(colon);
+    }
+    free(line);
+    if (file)
+        fclose(file);
+    return value;
+}
+
+/* The command line so that a shell takes it back. */
+static json_t *command_line(int argc, char **argv)
+{
+    char *text = NULL;
+    size_t size;
+    FILE *stream = open_memstream(&text, &size);
+    if (!stream)
+        return NULL;
+    for (int i = 0; i < argc; i++) {
+        bool plain = argv[i][0] && strspn(argv[i], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                                   "-_=+,./:@%") == strlen(argv[i]);
+        fprintf(stream, "%s%s", i ? " " : "", plain ? "" : "'");
+        for (const char *c = argv[i]; *c; c++)
+            fprintf(stream, *c == '\'' ? "'\\''" : "%c", *c);
+        fputs(plain ? "" : "'", stream);
+    }
+    if (fclose(stream) != 0)
+        return NULL;
+    json_t *value = json_string(text);
+    free(text);
+    return value;
+}
+
+static void add_machine(json_t *facts)
+{
+    struct utsname system;
+    char host[256] = "";
+    if (gethostname(host, sizeof host - 1) == 0)
+        set(facts, "host", json_string(host));
+    if (uname(&system) == 0)
+        set(facts, "kernel", json_sprintf("%s %s %s", system.sysname, system.release, system.machine));
+    char *cpu = proc_value("/proc/cpuinfo", "model name");
+    if (cpu)
+        set(facts, "cpu", json_string(cpu));
+    free(cpu);
+    set(facts, "cpus_online", json_integer(sysconf(_SC_NPROCESSORS_ONLN)));
+    char *memory = proc_value("/proc/meminfo", "MemTotal"); /* kB there means KiB */
+    if (memory)
+        set(facts, "memory_bytes", json_integer(strtoll(memory, NULL, 10) * 1024));
+    free(memory);
+}
+
+static void add_device(json_t *facts, const struct bench *bench)
+{
+    const struct device_info *info = &bench->device->info;
+    struct device_memory memory;
+    struct error ignored;
+    set(facts, "device_kind", json_string(info->kind));
+    set(facts, "device", json_string(info->name));
+    set(facts, "device_features", json_string(info->features));
+    set(facts, "device_driver", json_string(info->driver));
+    set(facts, "device_memory_bytes", json_integer((json_int_t)info->total_bytes));
+    if (bench->device->ops->memory(bench->device, &memory, &ignored) == STATUS_OK)
+        set(facts, "device_memory_free_bytes", json_integer((json_int_t)memory.free_bytes));
+    set(facts, "threads", json_integer(info->threads));
+    set(facts, "budget_bytes", json_integer((json_int_t)ledger_budget(bench->ledger)));
+}
+
+enum status meta_open(struct bench *bench, struct error *error)
+{
+    bench->meta = calloc(1, sizeof *bench->meta);
+    json_t *facts = json_object(), *notes = json_object();
+    if (!bench->meta || !facts || !notes) {
+        json_decref(facts);
+        json_decref(notes);
+        return error_set(error, STATUS_DEVICE, "out of memory for the meta file");
+    }
+    *bench->meta = (struct meta){facts, notes};
+    set(facts, "kvlab", json_string(KVLAB_VERSION));
+    set(facts, "experiment", json_string(bench->experiment->name));
+    set(facts, "date", date_now());
+    set(facts, "command", command_line(bench->argc, bench->argv));
+    if (bench->config.name[0]) {
+        set(facts, "model", json_string(bench->config.name));
+        set(facts, "weights", json_string(bench_weights_name(bench)));
+        set(facts, "dtype", json_string(dtype_name(bench->dtype)));
+    }
+    set(facts, "kv_dtype", json_string(dtype_name(bench->kv_dtype)));
+    /* A seed may need 64 bits without a sign, which JSON integers here do not have. */
+    set(facts, "seed", json_sprintf("%llu", (unsigned long long)bench->options.seed));
+    set(facts, "quick", json_boolean(bench->options.quick));
+    add_machine(facts);
+    if (bench->device)
+        add_device(facts, bench);
+    set(facts, "load_average_start", load_average());
+    return STATUS_OK;
+}
+
+void meta_free(struct bench *bench)
+{
+    if (bench->meta) {
+        json_decref(bench->meta->facts);
+        json_decref(bench->meta->notes);
+    }
+    free(bench->meta);
+    bench->meta = NULL;
+}
+
+enum status meta_write(const struct results *results, struct row_file *file, struct error *error)
+{
+    const struct meta *meta = results->bench->meta;
+    json_t *document = json_deep_copy(meta->facts);
+    if (!document)
+        return error_set(error, STATUS_DEVICE, "%s: out of memory", results->meta_path);
+    set(document, "table", json_string(results->name));
+    /* Written with the first row, when that row is not in the count yet. */
+    set(document, "rows", json_integer((json_int_t)results->row_count));
+    set(document, "rows_kept_by_resume", json_integer((json_int_t)results->kept));
+    set(document, "complete", json_boolean(results->complete));
+    set(document, "load_average_end", load_average());
+    json_object_update_missing(document, meta->notes);
+    char *text = json_dumps(document, JSON_INDENT(2) | JSON_REAL_PRECISION(10));
+    json_decref(document);
+    if (!text)
+        return error_set(error, STATUS_DEVICE, "%s: out of memory", results->meta_path);
+    enum status status = row_file_create(file, results->meta_path, error);
+    if (!status)
+        status = row_file_append(file, text, strlen(text), error);
+    if (!status)
+        status = row_file_append(file, "\n", 1, error);
+    free(text);
+    return status;
+}
+
+static const char *shown(const json_t *value, char *text, size_t size)
+{
+    if (json_is_string(value))
+        return json_string_value(value);
+    if (!json_is_integer(value))
+        return "not given";
+    snprintf(text, size, "%lld", (long long)json_integer_value(value));
+    return text;
+}
+
+enum status meta_same_settings(const struct bench *bench, const char *meta_path, const char *csv_path,
+                               struct error *error)
+{
+    json_error_t reason;
+    json_t *older = json_load_file(meta_path, JSON_REJECT_DUPLICATES, &reason);
+    if (!json_is_object(older)) {
+        json_decref(older);
+        return error_set(error, STATUS_INPUT,
+                         "%s: cannot tell what it was made with (%s: %s); leave --resume out to measure anew", csv_path,
+                         meta_path, older ? "not an object" : reason.text);
+    }
+    enum status status = STATUS_OK;
+    for (size_t i = 0; !status && i < sizeof settings / sizeof settings[0]; i++) {
+        const json_t *then = json_object_get(older, settings[i]),
+                     *now = json_object_get(bench->meta->facts, settings[i]);
+        char then_text[32], now_text[32];
+        if ((then || now) && !json_equal(then, now))
+            status = error_set(error, STATUS_INPUT,
+                               "%s was made with %s %s, this run has %s; repeat its settings, or leave --resume out to "
+                               "measure anew",
+                               csv_path, settings[i], shown(then, then_text, sizeof then_text),
+                               shown(now, now_text, sizeof now_text));
+    }
+    json_decref(older);
+    return status;
+}
+
+void meta_text(struct bench *bench, const char *key, const char *value)
+{
+    set(bench->meta->notes, key, json_string(value));
+}
+
+void meta_real(struct bench *bench, const char *key, double value)
+{
+    set(bench->meta->notes, key, json_real(value)); /* NULL, so null, for what is not finite */
+}
+
+void meta_int(struct bench *bench, const char *key, int64_t value)
+{
+    set(bench->meta->notes, key, json_integer(value));
+}

@@ -1,0 +1,4 @@
+#ifndef KVLAB_BENCH_VERSION_H
+#define KVLAB_BENCH_VERSION_H
+#define KVLAB_VERSION "0.1.0"
+#endif
