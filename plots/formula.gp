@@ -1,0 +1,37 @@
+# KV cache bytes per token of every model, with its key-value heads shared (as published) and without sharing.
+load 'plots/style.gp'
+
+models = ''
+stats csv using (models = models.strcol('model').' ', 0) nooutput
+position(model) = int(sum [i = 1:words(models)] (word(models, i) eq model ? i : 0))
+at(model) = position(model) ? position(model) : NaN
+
+# The lesson's published values, in KiB per token.
+claims = lessons.'/claims.csv'
+published(quantity) = strcol('lesson') eq 'kv-cache' && strcol('quantity') eq quantity && strcol('unit') eq 'KiB' \
+    ? num('published') : NaN
+
+do for [format in 'png svg'] {
+    eval open_picture(format, 1100, 700)
+    set title 'KV cache per token, from the config alone (2 bytes per value)'
+    set ylabel 'KV cache, KiB per token (log scale)'
+    set xrange [0.3 : words(models) + 0.7]
+    set yrange [8 : *]
+    set logscale y 2
+    set xlabel 'model, and its KiB per token'
+    set xtics rotate by 45 right
+    set grid noxtics
+    set boxwidth 0.38
+    set key above center horizontal
+    plot csv using (at(strcol('model')) + 0.2):(num('kv_bytes_per_token_mha') / KiB):(sprintf('%gx', num('gqa_ratio'))) \
+             with labels font font.',10' offset 0, 0.9 notitle, \
+         csv using (at(strcol('model')) + 0.2):(num('kv_bytes_per_token_mha') / KiB) with boxes lc rgb orange lw 1.5 \
+             fs pattern 4 border lc rgb orange title 'every query head with its own K and V', \
+         csv using (at(strcol('model')) - 0.2):(num('kv_bytes_per_token') / KiB): \
+             xtic(sprintf('%s  %g', strcol('model'), num('kv_bytes_per_token') / KiB)) \
+             with boxes lc rgb blue lw 1.5 fs solid 0.7 border lc rgb blue title 'as the model is: query heads share K and V', \
+         claims using (at(strcol('model')) - 0.2):(published('kv_bytes_per_token')) with points ls 5 lw 2.5 lc rgb black \
+             title 'published by the lesson', \
+         claims using (at(strcol('model')) + 0.2):(published('kv_bytes_per_token_mha')) with points ls 5 lw 2.5 lc rgb black notitle
+    unset output
+}
