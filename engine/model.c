@@ -74,6 +74,13 @@ uint64_t model_workspace_bytes(const struct config *config, struct device *devic
     return total;
 }
 
+/* Writes every page of a buffer now, so that none becomes resident in the middle of a measurement. */
+static enum status touch(struct device *device, void *memory, uint64_t bytes, struct error *error)
+{
+    uint64_t whole = bytes / sizeof(float);
+    return whole > 0 ? device->ops->fill_value(device, memory, DTYPE_F32, whole, 0.0f, error) : STATUS_OK;
+}
+
 static enum status buffers_init(struct model *model, enum dtype kv_dtype, struct error *error)
 {
     static const char *const names[BUFFERS] = {"RoPE frequencies",
@@ -99,8 +106,9 @@ static enum status buffers_init(struct model *model, enum dtype kv_dtype, struct
     uint64_t bytes[BUFFERS];
     buffer_bytes(bytes, config, device, &model->limits, model->weights.dtype, kv_dtype);
     for (int b = 0; b < BUFFERS; b++)
-        if (bytes[b] > 0 &&
-            ledger_alloc(model->ledger, LEDGER_WORKSPACE, bytes[b], names[b], &buffers->device[b], error) != STATUS_OK)
+        if (bytes[b] > 0 && (ledger_alloc(model->ledger, LEDGER_WORKSPACE, bytes[b], names[b], &buffers->device[b],
+                                          error) != STATUS_OK ||
+                             touch(device, buffers->device[b], bytes[b], error) != STATUS_OK))
             return error->status;
     device->ops->set_workspace(device, buffers->device[SCRATCH], bytes[SCRATCH]);
 

@@ -36,7 +36,7 @@ struct bench {
     enum dtype dtype, kv_dtype; /* resolved */
     struct device *device;      /* NULL where the experiment needs none */
     struct ledger *ledger;
-    int argc; /* the command line as given, for the meta file */
+    int argc; /* the options as given, for the meta file */
     char **argv;
     struct meta *meta; /* what the driver adds to the meta file */
     struct progress *progress;
@@ -44,7 +44,7 @@ struct bench {
 };
 
 /* Runs an experiment from start to exit status: parse, open device and config, run, close, report. Prints errors.
-   Returns the process's exit status. */
+   argc and argv are the options alone. Returns the process's exit status. */
 int bench_main(const struct experiment *experiment, int argc, char **argv);
 
 /* The contexts to measure: the user's, or the given defaults (quick ones with --quick). */

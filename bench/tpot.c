@@ -1,0 +1,410 @@
+/* tpot: how does the time per output token rise with context, and is the rise what reading the cache must cost?
+
+   Predicted: a decode step reads all weights once and every sequence's K and V once, so its time is those bytes over
+   the read bandwidth of the machine, measured beside it; per context token it rises by batch * KV bytes per token /
+   bandwidth. Measured: decode steps at every context in turn, over and over, so that drift hits all contexts alike. */
+#include "bench/harness/bench.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { STEPS_PER_VISIT = 3, WARM_STEPS = 1, PREFILL_ROWS_TPOT = 512 };
+
+static const struct column columns[] = {
+    {"context", COLUMN_INT, 0, true, "Tokens in each sequence's cache when the first timed step begins."},
+    {"batch", COLUMN_INT, 0, true, "Sequences that decode together, each with a cache of its own."},
+    {"tpot_ms_p10", COLUMN_REAL, 4, false, "Time per output token (one decode step of the batch): tenth percentile."},
+    {"tpot_ms_p50", COLUMN_REAL, 4, false, "Median of the same steps."},
+    {"tpot_ms_p90", COLUMN_REAL, 4, false, "Ninetieth percentile of the same steps."},
+    {"n", COLUMN_INT, 0, false, "Steps timed."},
+    {"weight_bytes", COLUMN_INT, 0, false,
+     "Source formula: bytes of weights that a step must read, once for the whole batch."},
+    {"kv_bytes", COLUMN_INT, 0, false,
+     "Source formula: bytes of K and V that a step must read: batch * context * per token."},
+    {"predicted_ms", COLUMN_REAL, 4, false,
+     "(weight_bytes + kv_bytes) / read ceiling measured beside this batch size."},
+    {"effective_gbps", COLUMN_REAL, 2, false, "(weight_bytes + kv_bytes) / tpot_ms_p50, in 10^9 bytes per second."},
+    {"percent_of_read_ceiling", COLUMN_REAL, 1, false,
+     "effective_gbps in percent of the read ceiling; over 100 means that the ceiling was measured too low."},
+    {"tokens_checksum", COLUMN_TEXT, 0, false,
+     "FNV-1a of the tokens that the timed steps chose: the same work in every repetition."},
+};
+static const struct column fit_columns[] = {
+    {"batch", COLUMN_INT, 0, true, "Sequences that decode together."},
+    {"slope_ns_per_token", COLUMN_REAL, 3, false,
+     "Rise of a step's time per token of context: median over repetitions of each repetition's Theil-Sen slope."},
+    {"ci95_low", COLUMN_REAL, 3, false, "Lower end of its 95 % interval, ns per token."},
+    {"ci95_high", COLUMN_REAL, 3, false, "Upper end of its 95 % interval, ns per token."},
+    {"predicted_ns_per_token", COLUMN_REAL, 3, false, "batch * KV bytes per token / read ceiling."},
+    {"resolved", COLUMN_TEXT, 0, false, "yes if the interval is clear of zero, else no: not resolved from noise."},
+    {"intercept_ms", COLUMN_REAL, 4, false, "What the line gives at context 0: the weights and all that is fixed."},
+    {"residual_max_ms", COLUMN_REAL, 4, false, "Largest distance of a context's median from the line."},
+    {"read_ceiling_gbps", COLUMN_REAL, 2, false, "Read bandwidth measured around this batch size's steps (best)."},
+    {"interval_from", COLUMN_TEXT, 0, false,
+     "repetitions: spread of the repetitions' slopes; rows: residuals of the medians (rows kept by --resume)."},
+};
+enum { MAIN, FIT };
+static const struct table tables[] = {
+    [MAIN] = {"", true, columns, sizeof columns / sizeof *columns},
+    [FIT] = {"_fit", false, fit_columns, sizeof fit_columns / sizeof *fit_columns},
+};
+
+/* One batch size: its sequences, prefilled, and the samples of every context. */
+struct group {
+    struct bench *bench;
+    struct model *model;
+    struct kv_cache *cache;
+    const struct int_list *contexts;
+    int batch, reps;
+    const int32_t *tokens; /* host: what was prefilled; decoding feeds it again, so that a visit restores the state */
+    struct sequence_tokens *steps; /* [batch] */
+    int32_t *chosen;               /* host [STEPS_PER_VISIT][batch] */
+    struct logits logits;
+    struct device_event *start, *end;
+    double *samples;     /* ms, [contexts][reps * STEPS_PER_VISIT] */
+    double *visits;      /* ms, [reps][contexts]: median of a visit's steps */
+    uint64_t *checksums; /* [contexts] of the last visit */
+    double read_ceiling; /* bytes per second */
+};
+
+static uint64_t read_bytes(const struct bench *bench, int64_t context, int64_t batch)
+{
+    return formula_weight_read_bytes(&bench->config, bench->dtype, batch) +
+           formula_kv_bytes(&bench->config, bench->kv_dtype, context * batch);
+}
+
+static void predict(const struct bench *bench, struct results *results, int64_t context, int64_t batch)
+{
+    results_set_int(results, "context", context);
+    results_set_int(results, "batch", batch);
+    results_set_int(results, "weight_bytes", (int64_t)formula_weight_read_bytes(&bench->config, bench->dtype, batch));
+    results_set_int(results, "kv_bytes", (int64_t)formula_kv_bytes(&bench->config, bench->kv_dtype, context * batch));
+}
+
+/* ---- a batch size's memory ---- */
+
+/* Tokens that a sequence must have room for: the longest context and the steps after it. */
+static int room(const struct int_list *contexts)
+{
+    return (int)int_list_max(contexts) + WARM_STEPS + STEPS_PER_VISIT;
+}
+
+/* Sequence 0 is prefilled; the others get copies of it, in memory of their own. */
+static enum status fill_sequences(struct group *group, struct error *error)
+{
+    struct kv_options options = {.policy = KV_RESERVED,
+                                 .dtype = group->bench->kv_dtype,
+                                 .max_sequences = group->batch,
+                                 .max_tokens = room(group->contexts)};
+    if (kv_open(&group->cache, group->bench->ledger, &group->bench->config, &options, error) != STATUS_OK)
+        return error->status;
+    for (int s = 0, number; s < group->batch; s++) {
+        if (kv_sequence_open(group->cache, &number, error) != STATUS_OK)
+            return error->status;
+        group->steps[s] = (struct sequence_tokens){.sequence = number, .count = 1, .logits = LOGITS_LAST};
+        enum status status = s == 0 ? model_prefill(group->model, group->cache, number, group->tokens,
+                                                    room(group->contexts), LOGITS_NONE, 0, NULL, error)
+                                    : kv_copy_sequence(group->cache, group->steps[0].sequence, number, error);
+        if (status != STATUS_OK)
+            return status;
+    }
+    return STATUS_OK;
+}
+
+static enum status group_init(struct group *group, struct error *error)
+{
+    struct bench *bench = group->bench;
+    const struct device_ops *ops = bench->device->ops;
+    size_t contexts = group->contexts->count, batch = (size_t)group->batch, reps = (size_t)group->reps;
+    group->steps = calloc(batch, sizeof *group->steps);
+    group->chosen = calloc(batch * STEPS_PER_VISIT, sizeof *group->chosen);
+    group->samples = calloc(contexts * reps * STEPS_PER_VISIT, sizeof *group->samples);
+    group->visits = calloc(reps * contexts, sizeof *group->visits);
+    group->checksums = calloc(contexts, sizeof *group->checksums);
+    if (!group->steps || !group->chosen || !group->samples || !group->visits || !group->checksums)
+        return error_set(error, STATUS_DEVICE, "tpot: out of host memory");
+    if (ops->event_create(bench->device, &group->start, error) != STATUS_OK ||
+        ops->event_create(bench->device, &group->end, error) != STATUS_OK ||
+        logits_init(&group->logits, bench->ledger, &bench->config, bench->dtype, group->batch, error) != STATUS_OK)
+        return error->status;
+    return fill_sequences(group, error);
+}
+
+static void group_free(struct group *group)
+{
+    const struct device_ops *ops = group->bench->device->ops;
+    if (group->start != NULL)
+        ops->event_destroy(group->bench->device, group->start);
+    if (group->end != NULL)
+        ops->event_destroy(group->bench->device, group->end);
+    logits_free(&group->logits, group->bench->ledger);
+    kv_close(group->cache);
+    free(group->steps);
+    free(group->chosen);
+    free(group->samples);
+    free(group->visits);
+    free(group->checksums);
+}
+
+/* ---- measuring ---- */
+
+/* One decode step of the batch at its present length: forward, and the greedy choice of every sequence. */
+static enum status step(struct group *group, int32_t *chosen, double *ms, struct error *error)
+{
+    struct device *device = group->bench->device;
+    int position = kv_length(group->cache, group->steps[0].sequence);
+    for (int s = 0; s < group->batch; s++)
+        group->steps[s].tokens = &group->tokens[position];
+    group->logits.rows = 0;
+    if (device->ops->synchronize(device, error) != STATUS_OK ||
+        device->ops->event_record(device, group->start, error) != STATUS_OK ||
+        model_forward(group->model, group->cache, group->steps, group->batch, &group->logits, error) != STATUS_OK ||
+        model_argmax(group->model, &group->logits, 0, group->batch, chosen, error) != STATUS_OK ||
+        device->ops->event_record(device, group->end, error) != STATUS_OK)
+        return error->status;
+    return device->ops->event_elapsed_ms(device, group->start, group->end, ms, error);
+}
+
+/* Puts every sequence back to the context and takes the steps of one visit; ms [STEPS_PER_VISIT]. */
+static enum status visit(struct group *group, size_t at, double *ms, struct error *error)
+{
+    double warm_ms;
+    for (int s = 0; s < group->batch; s++)
+        if (kv_truncate(group->cache, group->steps[s].sequence, (int)group->contexts->values[at], error) != STATUS_OK)
+            return error->status;
+    for (int i = 0; i < WARM_STEPS; i++)
+        if (step(group, group->chosen, &warm_ms, error) != STATUS_OK)
+            return error->status;
+    for (int i = 0; i < STEPS_PER_VISIT; i++)
+        if (step(group, group->chosen + i * group->batch, &ms[i], error) != STATUS_OK)
+            return error->status;
+    return STATUS_OK;
+}
+
+/* A visit whose times are kept; it must choose the tokens that the visit before it chose. */
+static enum status timed_visit(struct group *group, size_t at, int repetition, struct error *error)
+{
+    int64_t context = group->contexts->values[at];
+    size_t n = (size_t)group->reps * STEPS_PER_VISIT;
+    double *samples = group->samples + at * n + (size_t)repetition * STEPS_PER_VISIT;
+    if (visit(group, at, samples, error) != STATUS_OK)
+        return error->status;
+    uint64_t checksum = bench_checksum(group->chosen, (size_t)group->batch * STEPS_PER_VISIT * sizeof *group->chosen);
+    if (repetition > 0 && checksum != group->checksums[at])
+        return error_set(error, STATUS_CHECK_FAILED,
+                         "tpot: at context %" PRId64 " repetition %d chose other tokens than the one before: "
+                         "what is timed is not the same work",
+                         context, repetition);
+    group->checksums[at] = checksum;
+    group->visits[(size_t)repetition * group->contexts->count + at] = stats_median(samples, STEPS_PER_VISIT);
+    char setting[64];
+    snprintf(setting, sizeof setting, "context=%" PRId64 ";batch=%d", context, group->batch);
+    for (int i = 0; i < STEPS_PER_VISIT; i++)
+        if (samples_add(group->bench, setting, repetition, samples[i], "ms", error) != STATUS_OK)
+            return error->status;
+    return STATUS_OK;
+}
+
+/* Every repetition visits all contexts, upwards and downwards in turn. A visit stores its tokens' K and V again, by
+   decode steps where the prefill had computed them in large products; the pass that is not timed does that once for
+   every context, upwards, so that all timed visits find the same values. */
+static enum status repeat(struct group *group, struct error *error)
+{
+    size_t contexts = group->contexts->count;
+    for (int repetition = -1; repetition < group->reps; repetition++) {
+        if (repetition >= 0)
+            progress_step(group->bench, 1.0, "batch %d, repetition %d of %d", group->batch, repetition + 1,
+                          group->reps);
+        for (size_t i = 0; i < contexts; i++) {
+            double warm[STEPS_PER_VISIT];
+            if (bench_interrupted())
+                return error_set(error, STATUS_INTERRUPTED, "interrupted");
+            enum status status = repetition < 0
+                                     ? visit(group, i, warm, error)
+                                     : timed_visit(group, repetition % 2 ? contexts - 1 - i : i, repetition, error);
+            if (status != STATUS_OK)
+                return status;
+        }
+    }
+    return STATUS_OK;
+}
+
+static enum status write_rows(const struct group *group, struct results *results, struct error *error)
+{
+    size_t n = (size_t)group->reps * STEPS_PER_VISIT;
+    for (size_t at = 0; at < group->contexts->count; at++) {
+        int64_t context = group->contexts->values[at];
+        const double *samples = group->samples + at * n;
+        double bytes = (double)read_bytes(group->bench, context, group->batch), p50 = stats_median(samples, n);
+        char checksum[32];
+        snprintf(checksum, sizeof checksum, "%016" PRIx64, group->checksums[at]);
+        predict(group->bench, results, context, group->batch);
+        if (n >= STATS_MIN_SPREAD_SAMPLES) {
+            results_set_real(results, "tpot_ms_p10", stats_quantile(samples, n, 0.1));
+            results_set_real(results, "tpot_ms_p90", stats_quantile(samples, n, 0.9));
+        }
+        results_set_real(results, "tpot_ms_p50", p50);
+        results_set_int(results, "n", (int64_t)n);
+        results_set_real(results, "predicted_ms", bytes / group->read_ceiling * 1e3);
+        results_set_real(results, "effective_gbps", bytes / p50 / 1e6);
+        results_set_real(results, "percent_of_read_ceiling", 100.0 * bytes / (p50 / 1e3) / group->read_ceiling);
+        results_set_text(results, "tokens_checksum", checksum);
+        if (results_end_row(results, error) != STATUS_OK)
+            return error->status;
+    }
+    return STATUS_OK;
+}
+
+static enum status write_fit(const struct bench *bench, struct results *fit, int batch, const struct stats_line *line,
+                             double read_ceiling, const char *interval_from, struct error *error)
+{
+    double per_token = (double)formula_kv_bytes_per_token(&bench->config, bench->kv_dtype);
+    bool resolved = line->interval_known && (line->slope_low > 0.0 || line->slope_high < 0.0);
+    results_set_int(fit, "batch", batch);
+    results_set_real(fit, "slope_ns_per_token", line->slope * 1e6);
+    if (line->interval_known) {
+        results_set_real(fit, "ci95_low", line->slope_low * 1e6);
+        results_set_real(fit, "ci95_high", line->slope_high * 1e6);
+    }
+    results_set_real(fit, "predicted_ns_per_token", batch * per_token / read_ceiling * 1e9);
+    results_set_text(fit, "resolved", resolved ? "yes" : "no");
+    results_set_real(fit, "intercept_ms", line->intercept);
+    results_set_real(fit, "residual_max_ms", line->residual_max);
+    results_set_real(fit, "read_ceiling_gbps", read_ceiling / 1e9);
+    results_set_text(fit, "interval_from", interval_from);
+    return results_end_row(fit, error);
+}
+
+static enum status fit_group(const struct group *group, struct results *fit, struct error *error)
+{
+    size_t contexts = group->contexts->count;
+    if (contexts < 2)
+        return STATUS_OK; /* one context has no slope */
+    double *x = calloc(contexts, sizeof *x);
+    if (x == NULL)
+        return error_set(error, STATUS_DEVICE, "tpot: out of host memory");
+    for (size_t i = 0; i < contexts; i++)
+        x[i] = (double)group->contexts->values[i];
+    struct stats_line line = stats_fit_repeated(x, group->visits, contexts, (size_t)group->reps);
+    free(x);
+    return write_fit(group->bench, fit, group->batch, &line, group->read_ceiling, "repetitions", error);
+}
+
+/* The ceiling is measured right before and right after what is held against it; the better one counts. */
+static enum status measure(struct group *group, struct results *results, struct results *fit, struct error *error)
+{
+    double before, after;
+    if (bench_read_ceiling(group->bench, &before, error) != STATUS_OK || group_init(group, error) != STATUS_OK ||
+        repeat(group, error) != STATUS_OK || bench_read_ceiling(group->bench, &after, error) != STATUS_OK)
+        return error->status;
+    group->read_ceiling = fmax(before, after) * 1e9;
+    if (write_rows(group, results, error) != STATUS_OK)
+        return error->status;
+    return fit_group(group, fit, error);
+}
+
+/* ---- the experiment ---- */
+
+/* Are all rows of this batch size there already (--resume)? */
+static bool measured(const struct results *results, const struct int_list *contexts, int64_t batch)
+{
+    for (size_t i = 0; i < contexts->count; i++)
+        if (!results_has(results, (struct key[]){{"context", contexts->values[i]}, {"batch", batch}}, 2))
+            return false;
+    return true;
+}
+
+/* The fit of a batch size whose rows --resume kept: through their medians, since the samples are gone. */
+static enum status fit_kept(const struct bench *bench, const struct results *results, struct results *fit,
+                            int64_t batch, struct error *error)
+{
+    size_t rows = results_rows(results), n = 0;
+    double *x = calloc(rows, sizeof *x), *y = calloc(rows, sizeof *y), ceiling = NAN;
+    enum status status = STATUS_OK;
+    if (x == NULL || y == NULL)
+        status = error_set(error, STATUS_DEVICE, "tpot: out of host memory");
+    for (size_t row = 0; status == STATUS_OK && row < rows; row++)
+        if (results_real(results, row, "batch") == (double)batch) {
+            x[n] = results_real(results, row, "context");
+            y[n++] = results_real(results, row, "tpot_ms_p50");
+            ceiling = (results_real(results, row, "weight_bytes") + results_real(results, row, "kv_bytes")) /
+                      results_real(results, row, "predicted_ms") * 1e3;
+        }
+    if (status == STATUS_OK && n >= 2) {
+        struct stats_line line = stats_fit_line(x, y, n);
+        status = write_fit(bench, fit, (int)batch, &line, ceiling, "rows", error);
+    }
+    free(x);
+    free(y);
+    return status;
+}
+
+static enum status measure_batch(struct bench *bench, struct model *model, struct results *results, struct results *fit,
+                                 const struct int_list *contexts, int64_t batch, int reps, struct error *error)
+{
+    if (measured(results, contexts, batch))
+        return fit_kept(bench, results, fit, batch, error);
+    int32_t *tokens = bench_tokens(bench, room(contexts), 0);
+    if (tokens == NULL)
+        return error_set(error, STATUS_DEVICE, "tpot: out of host memory");
+    struct group group = {
+        .bench = bench, .model = model, .contexts = contexts, .batch = (int)batch, .reps = reps, .tokens = tokens};
+    enum status status = measure(&group, results, fit, error);
+    group_free(&group);
+    free(tokens);
+    return status;
+}
+
+static enum status measure_all(struct bench *bench, struct results *results, const struct int_list *contexts,
+                               const struct int_list *batches, struct error *error)
+{
+    struct results *fit;
+    struct model model;
+    int64_t most = int_list_max(batches);
+    int reps = bench_reps(bench, 30, 3);
+    struct model_limits limits = {.max_rows = most > PREFILL_ROWS_TPOT ? (int)most : PREFILL_ROWS_TPOT,
+                                  .max_sequences = (int)most,
+                                  .max_blocks = 1};
+    struct bench_need need = {.kv_bytes = formula_kv_bytes(&bench->config, bench->kv_dtype, most * room(contexts)),
+                              .logits_bytes = formula_logits_bytes(&bench->config, bench->dtype, most)};
+    if (results_open(&fit, bench, &tables[FIT], error) != STATUS_OK ||
+        bench_open_model(bench, &limits, &need, &model, error) != STATUS_OK)
+        return error->status;
+    enum status status = STATUS_OK;
+    progress_start(bench, (double)batches->count * reps);
+    for (size_t i = 0; i < batches->count && status == STATUS_OK; i++)
+        status = measure_batch(bench, &model, results, fit, contexts, batches->values[i], reps, error);
+    progress_end(bench);
+    model_free(&model);
+    return status;
+}
+
+static enum status run(struct bench *bench, struct error *error)
+{
+    struct results *results;
+    const struct int_list *contexts = bench_contexts(bench, "128-8192*2", "16-64*2");
+    const struct int_list *batches = bench_batches(bench, "1,8", "1,8");
+    if (results_open(&results, bench, &tables[MAIN], error) != STATUS_OK)
+        return error->status;
+    if (!bench->options.dry_run)
+        return measure_all(bench, results, contexts, batches, error);
+    for (size_t b = 0; b < batches->count; b++)
+        for (size_t c = 0; c < contexts->count; c++) {
+            predict(bench, results, contexts->values[c], batches->values[b]);
+            if (results_end_row(results, error) != STATUS_OK)
+                return error->status;
+        }
+    return STATUS_OK;
+}
+
+const struct experiment tpot_experiment = {
+    .name = "tpot",
+    .summary = "time per output token over context and batch, against bytes to read over read bandwidth",
+    .needs_device = true,
+    .default_model = "qwen2.5-0.5b",
+    .tables = tables,
+    .table_count = sizeof tables / sizeof *tables,
+    .run = run,
+};
