@@ -28,9 +28,8 @@ struct weights {
     struct weights_storage *storage; /* what to give back */
 };
 
-/* Synthetic weights: tensor i uniform in [-s, s) with s = sqrt(3 / in) (so that a product keeps the variance of its
-   input), embeddings with unit variance scaled to what the architecture expects, norms 1, biases small and random; all
-   from `seed`. */
+/* Synthetic weights: each matrix uniform in [-s, s) with s = sqrt(3 / in) (so that a product keeps the variance of its
+   input), embeddings too, as they may be the output head; norms 1, biases small and random; all from `seed`. */
 enum status weights_synthetic(struct weights *weights, struct ledger *ledger, const struct config *config,
                               enum dtype dtype, uint64_t seed, struct error *error);
 
