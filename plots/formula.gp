@@ -1,22 +1,24 @@
 # KV cache bytes per token of every model, with its key-value heads shared (as published) and without sharing.
 load 'plots/style.gp'
 
-models = ''
-stats csv using (models = models.strcol('model').' ', 0) nooutput
+models = ''; value_bytes = 0.0; smallest = 1e300; largest = 0.0
+stats csv using (models = models.strcol('model').' ', value_bytes = num('kv_bytes_per_token') / \
+    (2.0 * num('num_hidden_layers') * num('num_key_value_heads') * num('head_dim')), \
+    smallest = smaller(smallest, num('kv_bytes_per_token')), largest = bigger(largest, num('kv_bytes_per_token_mha')), 0) nooutput
 position(model) = int(sum [i = 1:words(models)] (word(models, i) eq model ? i : 0))
 at(model) = position(model) ? position(model) : NaN
 
-# The lesson's published values, in KiB per token.
+# The lesson's published values, in KiB per token of bf16.
 claims = lessons.'/claims.csv'
-published(quantity) = strcol('lesson') eq 'kv-cache' && strcol('quantity') eq quantity && strcol('unit') eq 'KiB' \
+published(quantity) = strcol('lesson') eq 'kv-cache' && strcol('quantity') eq quantity && value_bytes == 2 \
     ? num('published') : NaN
 
 do for [format in 'png svg'] {
     eval open_picture(format, 1100, 700)
-    set title 'KV cache per token, from the config alone (2 bytes per value)'
+    set title sprintf('KV cache per token, from the config alone (%g bytes per value)', value_bytes)
     set ylabel 'KV cache, KiB per token (log scale)'
     set xrange [0.3 : words(models) + 0.7]
-    set yrange [8 : *]
+    set yrange [smallest / KiB / 2 : largest / KiB * 2]
     set logscale y 2
     set xlabel 'model, and its KiB per token'
     set xtics rotate by 45 right

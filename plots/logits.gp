@@ -21,26 +21,31 @@ published(unused) = same_model(0) && find(strcol('context')) \
 published_points = 0
 stats csv using (published_points = published_points + known(published(0)), 0) nooutput
 
-tick(unused) = sprintf("%s\n%s", strcol('logits_positions'), commas(int(num('context'))))
-share(unused) = known(num('logits_share_percent')) ? sprintf('%.1f %%', num('logits_share_percent')) : ''
+# Many bars need narrow labels.
+crowded = rows(csv) > 12
+tick(unused) = sprintf(crowded ? '%s %s' : "%s\n%s", strcol('logits_positions'), commas(int(num('context')))) \
+    .(words(all) > 1 ? ' '.strcol('model') : '')
+share(unused) = known(num('logits_share_percent')) && !(crowded && strcol('logits_positions') eq 'last') ? sprintf('%.1f %%', num('logits_share_percent')) : ''
 
 do for [format in 'png svg'] {
     eval open_picture(format, 1000, 700)
     set title 'What a forward pass leaves allocated: '.heading(all)
     set ylabel 'MiB'
     set xlabel 'logits of all positions or of the last; context, tokens (percent: share of the logits)' offset 0, -1
-    set bmargin 5.5
-    set xrange [0.2 : place + 0.8]
+    if (crowded) { set xtics rotate by 60 right font font.',10'; set bmargin 11; set xlabel offset 0, 0 } \
+    else { set bmargin 5.5 }
+    set xrange [0.2 : bigger(place + 0.8, 5)]
     set yrange [0 : highest * 1.12]
     set grid noxtics
+    set rmargin 3
     set boxwidth 0.8
-    set key left top
+    set key above center vertical maxrows 2
     plot csv using (at($0)):(bytes('kv_bytes') + bytes('logits_bytes')):xtic(tick(0)) with boxes lc rgb orange lw 1.5 \
              fs pattern 4 border lc rgb orange title 'logits', \
          csv using (at($0)):(bytes('kv_bytes')) with boxes lc rgb blue lw 1.5 fs solid 1 border lc rgb blue title 'KV cache', \
          csv using (at($0)):(bytes('extra_ledger_bytes')) with points ls 3 title 'ledger: all that the pass left allocated', \
-         for [i = 1:(published_points > 0)] csv using (at($0)):(published(0)) with points ls 5 ps 2.6 lc rgb black \
-             title 'published: Qwen2.5-1.5B bf16, RTX 3060', \
+         csv using (at($0)):(given(published_points, published(0))) with points ls 5 ps published_points ? 2.6 : 0 \
+             lc rgb black title published_points ? 'published: Qwen2.5-1.5B bf16, RTX 3060' : '', \
          csv using (at($0)):(bytes('kv_bytes') + bytes('logits_bytes')):(share(0)) with labels font font.',11' \
              offset 0, 1 notitle
     unset output

@@ -1,11 +1,12 @@
 # KV cache bytes over context, by each source, on the formula's line; below, what each source has beyond the formula.
 load 'plots/style.gp'
 
-all = ''
+all = ''; slopes = ''
 largest = 0.0; above = 0.0; below = 0.0; drivers = 0
 beyond(column_name) = (num(column_name) - num('kv_formula_bytes')) / MiB
 note(x) = (above = bigger(above, x), below = smaller(below, x))
-stats csv using (all = add_word(all, @row_key), largest = bigger(largest, num('context')), note(beyond('kv_tensor_bytes')), \
+stats csv using (slopes = strstrt(all, '"'.@row_key.'"') ? slopes : slopes.sprintf('%.9g ', num('kv_formula_bytes') / num('context')), \
+    all = add_word(all, @row_key), largest = bigger(largest, num('context')), note(beyond('kv_tensor_bytes')), \
     note(beyond('kv_ledger_bytes')), note(beyond('driver_bytes')), drivers = drivers + known(num('driver_bytes')), 0) nooutput
 one = words(all) == 1
 span = above > below ? above - below : 1.0
@@ -38,14 +39,14 @@ do for [format in 'png svg'] {
     set ytics autofreq
     set format x ''
     set key left top
-    plot for [i = 1:words(all)] csv using (in_series(word(all, i), num('context'))):(num('kv_formula_bytes') / MiB) \
-             with lines ls 1 title i == 1 ? 'formula'.slope_formula : '', \
+    plot for [i = 1:words(all)] real(word(slopes, i)) * x / MiB with lines ls 1 \
+             title i == 1 ? 'formula'.slope_formula : '', \
          csv using (num('context')):(num('kv_tensor_bytes') / MiB) with points ls 2 title 'tensors'.slope_tensors, \
          csv using (num('context')):(num('kv_ledger_bytes') / MiB) with points ls 3 title 'ledger'.slope_ledger, \
-         for [i = 1:(drivers > 0)] csv using (num('context')):(num('driver_bytes') / MiB) with points ls 4 \
-             title 'driver'.slope_driver, \
-         for [i = 1:(one ? 0 : words(all))] csv using (in_series(word(all, i), num('context'))): \
-             (num('kv_formula_bytes') / MiB):(num('context') == largest ? word(all, i) : '') \
+         csv using (num('context')):(given(drivers, num('driver_bytes') / MiB)) with points ls 4 \
+             title drivers ? 'driver'.slope_driver : '', \
+         for [i = 1:words(all)] csv using (in_series(word(all, i), num('context'))): \
+             (num('kv_formula_bytes') / MiB):(one || num('context') < largest ? '' : word(all, i)) \
              with labels right offset -1, 0.6 notitle, \
          published_slope * x / MiB with lines ls 5 notitle, \
          published using (num('context')):(num('kv_mb') * MB / MiB) with points ls 5 \
@@ -62,7 +63,7 @@ do for [format in 'png svg'] {
     plot 0 with lines ls 1, \
          csv using (num('context')):(beyond('kv_tensor_bytes')) with points ls 2, \
          csv using (num('context')):(beyond('kv_ledger_bytes')) with points ls 3, \
-         for [i = 1:(drivers > 0)] csv using (num('context')):(beyond('driver_bytes')) with points ls 4
+         csv using (num('context')):(given(drivers, beyond('driver_bytes'))) with points ls 4
     unset multiplot
     unset output
 }

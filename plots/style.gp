@@ -15,9 +15,8 @@ set datafile separator comma
 set datafile columnheaders
 set datafile missing NaN      # an empty cell leaves a gap in the points, not in the line through its neighbours
 
-# ---- cells: by column name; empty or absent text is NaN
-cell(column_name) = strcol(column_name)
-num(column_name) = strlen(strcol(column_name)) ? real(strcol(column_name)) : NaN
+# ---- cells, by column name; an empty one is NaN (strcol would fail on one at the end of a row)
+num(column_name) = column(column_name)
 KiB = 1024.0
 MiB = 1048576.0
 MB = 1e6
@@ -28,6 +27,9 @@ add_word(list, w) = strstrt(list, '"'.w.'"') ? list : list.'"'.w.'" '
 row_key = "series_key(strcol('model'), strcol('device'), strcol('dtype'))"
 in_series(w, value) = series_key(strcol('model'), strcol('device'), strcol('dtype')) eq w ? value : NaN
 known(x) = x == x             # not NaN
+# gnuplot warns of a column without any value: it is plotted off the picture (a logarithmic axis needs another place).
+off_scale = -1e9
+given(count, x) = count ? x : off_scale
 
 # ---- numbers as text
 commas(n) = n < 0 ? '-'.commas(-n) : n < 1000 ? sprintf('%d', n) : commas(n / 1000).sprintf(',%03d', n % 1000)
@@ -56,6 +58,10 @@ open_picture(format, width, height) = (format eq 'png' \
 
 # "qwen2.5-0.5b, cpu, bf16", or how many series there are
 heading(list) = words(list) == 1 ? word(list, 1) : sprintf('%d series (model, device, dtype)', words(list))
+
+# The i-th of several series of one kind, distinct in black and white too.
+point(i) = int(word('9 5 7 13 11 15', (i - 1) % 6 + 1))
+colour(i) = word(orange.' '.blue.' '.green.' '.purple.' '.black.' '.grey, (i - 1) % 6 + 1)
 
 # A tic step that gives four to eight tics over a span.
 power(x) = 10.0 ** floor(log10(x))
