@@ -15,7 +15,7 @@ off_scale = 1e-9
 tick_ratio(x) = x == x ? short(x) : ''
 
 published = lessons.'/cache.csv'
-same_prompt = strstrt(prompts, '"128"')
+same_prompt = has_word(prompts, '128')
 
 do for [format in 'png svg'] {
     eval open_picture(format, 1000, 700)

@@ -23,7 +23,8 @@ MB = 1e6
 
 # ---- series: rows of one model, device and dtype belong together; `series` lists them as quoted words
 series_key(m, d, t) = m.', '.d.', '.t
-add_word(list, w) = strstrt(list, '"'.w.'"') ? list : list.'"'.w.'" '
+has_word(list, w) = strstrt(list, '"'.w.'"')
+add_word(list, w) = has_word(list, w) ? list : list.'"'.w.'" '
 row_key = "series_key(strcol('model'), strcol('device'), strcol('dtype'))"
 in_series(w, value) = series_key(strcol('model'), strcol('device'), strcol('dtype')) eq w ? value : NaN
 known(x) = x == x             # not NaN
