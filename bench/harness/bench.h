@@ -88,6 +88,7 @@ uint64_t bench_checksum(const void *data, size_t bytes);
 /* Ceilings measured in this run, close in time to what is held against them. Each goes into the meta file too. */
 enum status bench_read_ceiling(struct bench *bench, double *gb_per_s, struct error *error); /* best of some passes */
 enum status bench_copy_ceiling(struct bench *bench, double *gb_per_s, struct error *error); /* payload bytes */
+/* Takes the workspace of the device for itself: before bench_open_model(), or after model_free(). */
 enum status bench_matrix_ceiling(struct bench *bench, enum dtype dtype, double *tflop_per_s, struct error *error);
 
 /* ---- notes for <name>.meta.json */

@@ -63,17 +63,18 @@ static char *proc_value(const char *path, const char *key)
 }
 
 /* The command line so that a shell takes it back. */
-static json_t *command_line(int argc, char **argv)
+static json_t *command_line(const char *experiment, int argc, char **argv)
 {
     char *text = NULL;
     size_t size;
     FILE *stream = open_memstream(&text, &size);
     if (!stream)
         return NULL;
+    fprintf(stream, "kvlab run %s", experiment);
     for (int i = 0; i < argc; i++) {
         bool plain = argv[i][0] && strspn(argv[i], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
                                                    "-_=+,./:@%") == strlen(argv[i]);
-        fprintf(stream, "%s%s", i ? " " : "", plain ? "" : "'");
+        fputs(plain ? " " : " '", stream);
         for (const char *c = argv[i]; *c; c++)
             fprintf(stream, *c == '\'' ? "'\\''" : "%c", *c);
         fputs(plain ? "" : "'", stream);
@@ -133,7 +134,7 @@ enum status meta_open(struct bench *bench, struct error *error)
     set(facts, "kvlab", json_string(KVLAB_VERSION));
     set(facts, "experiment", json_string(bench->experiment->name));
     set(facts, "date", date_now());
-    set(facts, "command", command_line(bench->argc, bench->argv));
+    set(facts, "command", command_line(bench->experiment->name, bench->argc, bench->argv));
     if (bench->config.name[0]) {
         set(facts, "model", json_string(bench->config.name));
         set(facts, "weights", json_string(bench_weights_name(bench)));
@@ -225,15 +226,18 @@ enum status meta_same_settings(const struct bench *bench, const char *meta_path,
 
 void meta_text(struct bench *bench, const char *key, const char *value)
 {
-    set(bench->meta->notes, key, json_string(value));
+    if (bench->meta) /* commands that are no experiment have none */
+        set(bench->meta->notes, key, json_string(value));
 }
 
 void meta_real(struct bench *bench, const char *key, double value)
 {
-    set(bench->meta->notes, key, json_real(value)); /* NULL, so null, for what is not finite */
+    if (bench->meta)
+        set(bench->meta->notes, key, json_real(value)); /* NULL, so null, for what is not finite */
 }
 
 void meta_int(struct bench *bench, const char *key, int64_t value)
 {
-    set(bench->meta->notes, key, json_integer(value));
+    if (bench->meta)
+        set(bench->meta->notes, key, json_integer(value));
 }

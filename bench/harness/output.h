@@ -50,7 +50,8 @@ struct results {
 struct output {
     struct results *tables;
     FILE *samples;
-    char *notes[32]; /* reasons already said on stderr */
+    bool samples_begun; /* the header is written */
+    char *notes[32];    /* reasons already said on stderr */
     size_t note_count;
     bool printed; /* something is on stdout already */
 };

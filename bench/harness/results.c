@@ -119,7 +119,8 @@ static enum status open_files(struct results *results, struct error *error)
         free(names);
         return no_memory(results, error);
     }
-    bool derived = results->table->suffix[0] != 0;
+    /* Worked out from other rows, or from nothing but the config: made anew in no time. */
+    bool derived = results->table->suffix[0] != 0 || !results->bench->experiment->needs_device;
     enum status status = STATUS_OK;
     if (results->bench->options.resume && !derived && access(csv_path, F_OK) == 0)
         status = keep_older_rows(results, csv_path, error);
@@ -223,6 +224,22 @@ void results_set_missing(struct results *results, const char *column, const char
     output_note(results->bench, "%s: %s is empty: %s", results->name, column, reason);
 }
 
+static void set_common(struct results *results, bool over_what_is_set)
+{
+    const struct bench *bench = results->bench;
+    const char *const values[COMMON_COLUMNS] = {bench->config.name, bench->device ? bench->device->info.kind : "",
+                                                dtype_name(bench->dtype), bench_weights_name(bench)};
+    for (size_t i = 0; results->table->common && i < COMMON_COLUMNS; i++)
+        if (over_what_is_set || !results->current[i])
+            results_set_text(results, common_columns[i].name, values[i]);
+}
+
+void bench_set_common(const struct bench *bench, struct results *results)
+{
+    assert(results->bench == bench);
+    set_common(results, true);
+}
+
 /* The first row is safely written: the new CSV and its meta file take the place of the older ones. Should the machine
    stop in between, a CSV without a meta file is left, which --resume refuses; never one with another run's meta file.
  */
@@ -244,8 +261,7 @@ static enum status put_in_place(struct results *results, struct error *error)
 
 enum status results_end_row(struct results *results, struct error *error)
 {
-    if (results->table->common) /* what the driver did not set itself */
-        bench_set_common(results->bench, results);
+    set_common(results, false);
     enum status status = STATUS_OK;
     if (!results->bench->options.dry_run) {
         status = write_line(results, (const char *const *)results->current, error);

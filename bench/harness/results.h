@@ -4,7 +4,8 @@
    whole, or (disk full) taken back, so that what is on disk always parses.
    - A missing value is an empty cell, and one line on stderr says why.
    - With --dry-run nothing is written; rows go to the terminal only.
-   - A table with a suffix ("_fit") is worked out from the main one: --resume makes it anew, and keeps no rows of it. */
+   - A table with a suffix ("_fit") is worked out from the main one, and an experiment without a device from the config
+   alone: --resume makes them anew, and keeps no rows of them. */
 #ifndef KVLAB_BENCH_HARNESS_RESULTS_H
 #define KVLAB_BENCH_HARNESS_RESULTS_H
 

@@ -25,7 +25,8 @@ struct stats_line stats_fit_line(const double *x, const double *y, size_t n);
 
 /* The same line measured `reps` times, every repetition visiting all `n` values of x (so that drift hits all of them
    alike): y[rep * n + i]. The slope is the median over repetitions of each repetition's Theil-Sen slope (Sen 1968), its
-   interval from Student's t over the repetitions' slopes; needs 3 repetitions for an interval. */
+   interval from Student's t over the repetitions' slopes, laid around that median; needs 3 repetitions for an interval.
+   The intercept is the median of y - slope x; residual_max is taken at each x's median. */
 struct stats_line stats_fit_repeated(const double *x, const double *y, size_t n, size_t reps);
 
 /* Two-sided 95 % point of Student's t (0.975 quantile) for degrees >= 1. */
