@@ -1,0 +1,45 @@
+#include "bench/commands.h"
+#include "bench/harness/session.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static int list_models(void)
+{
+    char models_dir[4096], path[8192], **names;
+    size_t count;
+    struct error error = {0};
+    snprintf(models_dir, sizeof models_dir, "%s/models", config_data_dir());
+    enum status status = config_names(models_dir, &names, &count, &error);
+    for (size_t i = 0; i < count && !status; i++) {
+        struct config config;
+        snprintf(path, sizeof path, "%s/%s.json", models_dir, names[i]);
+        status = config_read(&config, path, &error);
+        if (!status)
+            printf("%-18s %7.2f billion parameters, %3" PRId64 " layers, %3" PRId64 " query and %2" PRId64
+                   " KV heads\n",
+                   names[i], (double)formula_parameters(&config) / 1e9, config.num_hidden_layers,
+                   config.num_attention_heads, config.num_key_value_heads);
+    }
+    config_names_free(names, count);
+    return status ? session_fail(&error) : 0;
+}
+
+int command_list(int argc, char **argv)
+{
+    if (argc == 1 && strcmp(argv[0], "--help") == 0) {
+        puts("usage: kvlab list [models]\n\nThe experiments, in the order of the course; or the models that ship.");
+        return 0;
+    }
+    if (argc == 1 && strcmp(argv[0], "models") == 0)
+        return list_models();
+    if (argc > 0) {
+        struct error error;
+        error_set(&error, STATUS_INPUT, "list: unexpected \"%s\"; it is `kvlab list` or `kvlab list models`", argv[0]);
+        return session_fail(&error);
+    }
+    for (const struct experiment *const *experiment = experiments; *experiment; experiment++)
+        printf("%-10s %s\n", (*experiment)->name, (*experiment)->summary);
+    return 0;
+}

@@ -1,0 +1,79 @@
+/* kvlab's command line. */
+#include "bench/commands.h"
+#include "bench/harness/session.h"
+#include "bench/version.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int command_run(int argc, char **argv);
+
+static const struct command {
+    const char *name, *arguments, *summary;
+    int (*run)(int argc, char **argv);
+} commands[] = {
+    {"list", "[models]", "the experiments, or the models that ship", command_list},
+    {"info", "[options]", "this machine: device, memory, and its ceilings, measured", command_info},
+    {"run", "NAME [options]", "run an experiment: predict, measure, write results/NAME.csv", command_run},
+    {"generate", "[options]", "continue a list of token ids with a model", command_generate},
+};
+enum { COMMANDS = sizeof commands / sizeof commands[0] };
+
+static void print_help(void)
+{
+    printf("kvlab " KVLAB_VERSION ": what a KV cache costs, predicted, counted and measured on this machine\n\n");
+    for (size_t i = 0; i < COMMANDS; i++)
+        printf("  kvlab %-8s %-15s %s\n", commands[i].name, commands[i].arguments, commands[i].summary);
+    printf("  kvlab --version\n\n"
+           "Each has --help. Exit status: 0 done, 1 a check failed, 2 bad usage or input, 3 the device could not.\n");
+}
+
+static int fail_with_list(const char *what, const char *word, const char *known)
+{
+    struct error error;
+    error_set(&error, STATUS_INPUT, "%s%s%s%s; there are %s", what, word ? " \"" : "", word ? word : "",
+              word ? "\"" : "", known);
+    return session_fail(&error);
+}
+
+static int command_run(int argc, char **argv)
+{
+    char known[512] = "";
+    for (const struct experiment *const *experiment = experiments; *experiment; experiment++) {
+        size_t used = strlen(known);
+        snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", (*experiment)->name);
+    }
+    if (argc > 0 && strcmp(argv[0], "--help") == 0) {
+        printf("usage: kvlab run NAME [options]\n\nNAME is one of %s;\n`kvlab list` says what each shows, "
+               "`kvlab run NAME --help` what it writes.\n\noptions:\n",
+               known);
+        options_print_help();
+        return 0;
+    }
+    const struct experiment *experiment = argc > 0 ? experiment_find(argv[0]) : NULL;
+    if (!experiment)
+        return fail_with_list(argc > 0 ? "no experiment" : "run: name an experiment", argc > 0 ? argv[0] : NULL, known);
+    return bench_main(experiment, argc - 1, argv + 1);
+}
+
+static int dispatch(int argc, char **argv)
+{
+    const char *word = argc > 1 ? argv[1] : NULL;
+    if (word && (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0)) {
+        print_help();
+        return 0;
+    }
+    if (word && strcmp(word, "--version") == 0) {
+        puts("kvlab " KVLAB_VERSION);
+        return 0;
+    }
+    for (size_t i = 0; word && i < COMMANDS; i++)
+        if (strcmp(commands[i].name, word) == 0)
+            return commands[i].run(argc - 2, argv + 2);
+    return fail_with_list(word ? "no command" : "give a command", word, "list, info, run, generate, --help, --version");
+}
+
+int main(int argc, char **argv)
+{
+    return session_flush_stdout(dispatch(argc, argv));
+}
