@@ -66,12 +66,16 @@ LANGUAGE   := -std=c11 -D_GNU_SOURCE -DKVLAB_SOURCE_DIR='"$(CURDIR)"' -I. $(WARN
 COMPILE     = $(CC) $(LANGUAGE) -fopenmp $(CFLAGS) $(CPPFLAGS) $(CONTRACT) $(VARIANT) -MMD -MP
 LIBRARIES  := -ldnnl -ljansson -lcsv -lm -ldl
 
+SAY         = @$(if $(V),,echo "$(1)";) # V=1 shows the commands
+Q           = $(if $(V),,@)
+
 $(BUILD)/%.o: %.c Makefile | deps-build
 	@mkdir -p $(@D)
-	$(COMPILE) -c $< -o $@
+	$(call SAY,cc $<)
+	$(Q)$(COMPILE) -c $< -o $@
 
 $(BUILD)/kvlab: $(OBJECTS)
-	$(CC) -fopenmp $(CFLAGS) $(LDFLAGS) $^ $(LIBRARIES) -o $@
+	$(Q)$(CC) -fopenmp $(CFLAGS) $(LDFLAGS) $^ $(LIBRARIES) -o $@
 	@echo "$@: $(TARGET), cpu: portable $(if $(filter x86_64%,$(TARGET)),avx2 avx512 avx512bf16)"
 
 # ---- experiments: MODEL=qwen2.5-1.5b  QUICK=1  ARGS='--contexts 512,1024'  OUT=folder
@@ -116,10 +120,11 @@ test: $(TESTS:%=$(BUILD)/tests/%) $(BUILD)/kvlab
 
 $(BUILD)/tests/%.o: tests/%.c Makefile | deps-build deps-tests
 	@mkdir -p $(@D)
-	$(COMPILE) -c $< -o $@
+	$(call SAY,cc $<)
+	$(Q)$(COMPILE) -c $< -o $@
 
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(SUPPORT:%.c=$(BUILD)/%.o) $(filter-out $(BUILD)/bench/main.o,$(OBJECTS))
-	$(CC) -fopenmp $(CFLAGS) $(LDFLAGS) $^ -lcmocka $(LIBRARIES) -o $@
+	$(Q)$(CC) -fopenmp $(CFLAGS) $(LDFLAGS) $^ -lcmocka $(LIBRARIES) -o $@
 
 ## test-sanitize: the same tests under AddressSanitizer and UndefinedBehaviorSanitizer
 test-sanitize:
@@ -132,7 +137,8 @@ lint: $(SOURCES:%.c=$(BUILD)/lint/%.ok) $(patsubst %.c,$(BUILD)/lint/%.ok,$(wild
 	@echo "lint: clean"
 $(BUILD)/lint/%.ok: %.c $(HEADERS) .clang-tidy | deps-build deps-tests deps-lint
 	@mkdir -p $(@D)
-	clang-tidy --quiet $< -- $(LANGUAGE) -fopenmp $(VARIANT) > $@.log 2>&1 || { cat $@.log; exit 1; }
+	$(call SAY,tidy $<)
+	$(Q)clang-tidy --quiet $< -- $(LANGUAGE) -fopenmp $(VARIANT) > $@.log 2>&1 || { cat $@.log; exit 1; }
 	@touch $@
 
 ## format: bring all C files into the project's format
