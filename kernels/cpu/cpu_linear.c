@@ -1,0 +1,190 @@
+/* y = x weight^T + bias. Up to CPU_FEW_ROWS rows the time is that of reading the weights: own kernels read each weight
+   once, in f32 sums whose order depends on `in` alone, so a row's result is the same alone, in a batch, and with any
+   number of threads. More rows go to the matrix library, which orders its sums as it likes. */
+#include "kernels/cpu/cpu.h"
+
+#include <assert.h>
+#include <omp.h>
+
+enum {
+    BLOCK_OUT = 64,    /* few rows: outputs per block of a thread */
+    CONVERT_OUT = 256, /* many rows, type unknown to the matrix library: weight rows converted to f32 at a time */
+};
+
+/* Bias, conversion and store of y[rows][count], f32 with rows `stride` apart, to columns [first, first + count). */
+static void finish(const struct cpu_hot *hot, const struct linear_args *args, float *values, size_t stride,
+                   size_t row_begin, size_t row_end, size_t first, size_t count)
+{
+    float bias[CONVERT_OUT];
+    size_t out = (size_t)args->out;
+    if (args->bias)
+        hot->to_f32[args->dtype](bias, (const char *)args->bias + first * dtype_size(args->dtype), count);
+    for (size_t r = row_begin; r < row_end; r++) {
+        float *row = values + r * stride;
+        for (size_t i = 0; args->bias && i < count; i++)
+            row[i] += bias[i];
+        hot->from_f32[args->out_dtype]((char *)args->y + (r * out + first) * dtype_size(args->out_dtype), row, count);
+    }
+}
+
+static void few_rows_block(const struct cpu_hot *hot, const struct linear_args *args, const void *x, size_t first,
+                           size_t count)
+{
+    float values[CPU_FEW_ROWS * BLOCK_OUT];
+    size_t row_bytes = (size_t)args->in * dtype_size(args->dtype);
+    for (size_t i = 0; i < count; i += HOT_DOT_OUT) {
+        struct hot_dot dot = {.x = x,
+                              .weight = (const char *)args->weight + (first + i) * row_bytes,
+                              .weight_stride_bytes = row_bytes,
+                              .y = values + i,
+                              .y_stride = BLOCK_OUT,
+                              .rows = args->rows,
+                              .out = count - i < HOT_DOT_OUT ? (int)(count - i) : HOT_DOT_OUT,
+                              .in = args->in};
+        hot->dot[args->dtype](&dot);
+    }
+    finish(hot, args, values, BLOCK_OUT, 0, (size_t)args->rows, first, count);
+}
+
+/* x as the kernel wants it: f32 for all but the bf16 dot products. x is small and stays in the caches. */
+static const void *few_rows_x(struct cpu_device *cpu, const struct linear_args *args)
+{
+    if (cpu->hot->dot_x[args->dtype] == args->dtype)
+        return args->x;
+    size_t count = (size_t)args->rows * (size_t)args->in;
+    float *x = (float *)(void *)cpu->workspace;
+    assert(count * sizeof *x <= cpu->workspace_bytes);
+    cpu->hot->to_f32[args->dtype](x, args->x, count);
+    return x;
+}
+
+/* Bytes moved: out * in * size(dtype), the weights, once. */
+static void few_rows(struct cpu_device *cpu, const struct linear_args *args)
+{
+    const void *x = few_rows_x(cpu, args);
+    long blocks = ((long)args->out + BLOCK_OUT - 1) / BLOCK_OUT;
+#pragma omp parallel for schedule(static) num_threads(cpu->threads) if (blocks > 1)
+    for (long b = 0; b < blocks; b++) {
+        size_t first = (size_t)b * BLOCK_OUT, left = (size_t)args->out - first;
+        few_rows_block(cpu->hot, args, x, first, left < BLOCK_OUT ? left : BLOCK_OUT);
+    }
+}
+
+/* rows * in * 4 for x, CONVERT_OUT * in * 4 for weights, rows * CONVERT_OUT * 4 for products, each on a cache line. */
+struct convert_scratch {
+    float *x, *weight, *y;
+    char *rest; /* for the matrix library */
+};
+static struct convert_scratch convert_layout(char *memory, size_t rows, size_t in)
+{
+    char *x = (char *)cpu_round_up((size_t)memory, HOT_ALIGN_BYTES);
+    char *weight = x + cpu_round_up(rows * in * sizeof(float), HOT_ALIGN_BYTES);
+    char *y = weight + cpu_round_up(CONVERT_OUT * in * sizeof(float), HOT_ALIGN_BYTES);
+    char *rest = y + cpu_round_up(rows * CONVERT_OUT * sizeof(float), HOT_ALIGN_BYTES);
+    return (struct convert_scratch){(float *)(void *)x, (float *)(void *)weight, (float *)(void *)y, rest};
+}
+
+static void convert_rows(struct cpu_device *cpu, enum dtype dtype, float *to, const void *from, size_t rows, size_t in)
+{
+#pragma omp parallel for schedule(static) num_threads(cpu->threads)
+    for (long r = 0; r < (long)rows; r++)
+        cpu->hot->to_f32[dtype](to + (size_t)r * in, (const char *)from + (size_t)r * in * dtype_size(dtype), in);
+}
+
+/* Many rows of a type that the library does not multiply: tiles of weights become f32 (bf16 would lose f16's last
+   bits), the library multiplies in f32. */
+static enum status many_rows_converted(struct cpu_device *cpu, const struct linear_args *args, struct error *error)
+{
+    size_t rows = (size_t)args->rows, in = (size_t)args->in, out = (size_t)args->out;
+    struct convert_scratch scratch = convert_layout(cpu->workspace, rows, in);
+    char *end = cpu->workspace + cpu->workspace_bytes;
+    assert(cpu->workspace && scratch.rest <= end);
+    convert_rows(cpu, args->dtype, scratch.x, args->x, rows, in);
+    for (size_t first = 0; first < out; first += CONVERT_OUT) {
+        size_t count = out - first < CONVERT_OUT ? out - first : CONVERT_OUT;
+        convert_rows(cpu, args->dtype, scratch.weight,
+                     (const char *)args->weight + first * in * dtype_size(args->dtype), count, in);
+        struct cpu_product product = {.dtype = DTYPE_F32,
+                                      .out_dtype = DTYPE_F32,
+                                      .rows = args->rows,
+                                      .in = args->in,
+                                      .out = (int)count,
+                                      .y_stride = CONVERT_OUT};
+        enum status status = cpu_matrix_multiply(cpu->matrix, &product, scratch.x, scratch.weight, NULL, scratch.y,
+                                                 scratch.rest, (size_t)(end - scratch.rest), error);
+        if (status != STATUS_OK)
+            return status;
+#pragma omp parallel for schedule(static) num_threads(cpu->threads)
+        for (long r = 0; r < (long)rows; r++)
+            finish(cpu->hot, args, scratch.y, CONVERT_OUT, (size_t)r, (size_t)r + 1, first, count);
+    }
+    return STATUS_OK;
+}
+
+static struct cpu_product product_of(const struct linear_args *args)
+{
+    return (struct cpu_product){.dtype = args->dtype,
+                                .out_dtype = args->out_dtype,
+                                .rows = args->rows,
+                                .in = args->in,
+                                .out = args->out,
+                                .y_stride = args->out,
+                                .has_bias = args->bias != NULL};
+}
+
+enum status cpu_linear(struct device *device, const struct linear_args *args, struct error *error)
+{
+    struct cpu_device *cpu = cpu_of(device);
+    assert(args->out_dtype == DTYPE_F32 || args->out_dtype == args->dtype);
+    if (args->rows <= CPU_FEW_ROWS) {
+        few_rows(cpu, args);
+        return STATUS_OK;
+    }
+    omp_set_num_threads(cpu->threads); /* the library asks OpenMP how many to use */
+    if (!cpu_matrix_supports(cpu->hot, args->dtype))
+        return many_rows_converted(cpu, args, error);
+    struct cpu_product product = product_of(args);
+    return cpu_matrix_multiply(cpu->matrix, &product, args->x, args->weight, args->bias, args->y, cpu->workspace,
+                               cpu->workspace_bytes, error);
+}
+
+/* What the matrix library wants for the products of a model of this shape. */
+static size_t library_scratch(struct cpu_device *cpu, const struct workspace_shape *shape, enum dtype dtype)
+{
+    const int hidden = shape->hidden, q = shape->heads * shape->head_dim, kv = shape->kv_heads * shape->head_dim;
+    const int products[][2] = {{hidden, q},
+                               {hidden, kv},
+                               {q, hidden},
+                               {hidden, shape->intermediate},
+                               {hidden, shape->vocab},
+                               {shape->intermediate, hidden}};
+    size_t most = 0;
+    for (size_t i = 0; i < sizeof products / sizeof products[0]; i++) {
+        struct linear_args args = {
+            .dtype = dtype, .out_dtype = DTYPE_F32, .rows = shape->rows, .in = products[i][0], .out = products[i][1]};
+        struct cpu_product product = product_of(&args);
+        size_t scratch = cpu_matrix_scratch(cpu->matrix, &product);
+        most = scratch > most ? scratch : most;
+    }
+    return most;
+}
+
+size_t cpu_linear_workspace(struct cpu_device *cpu, const struct workspace_shape *shape)
+{
+    size_t in = (size_t)shape->hidden, q = (size_t)shape->heads * (size_t)shape->head_dim;
+    size_t rows = (size_t)shape->rows;
+    in = (size_t)shape->intermediate > in ? (size_t)shape->intermediate : in;
+    in = q > in ? q : in;
+    size_t few = CPU_FEW_ROWS * in * sizeof(float);
+    if (shape->rows <= CPU_FEW_ROWS)
+        return few;
+    omp_set_num_threads(cpu->threads);
+    size_t many;
+    if (cpu_matrix_supports(cpu->hot, shape->dtype)) {
+        many = library_scratch(cpu, shape, shape->dtype);
+    } else {
+        struct convert_scratch scratch = convert_layout(NULL, rows, in);
+        many = (size_t)scratch.rest + HOT_ALIGN_BYTES + library_scratch(cpu, shape, DTYPE_F32);
+    }
+    return many > few ? many : few;
+}

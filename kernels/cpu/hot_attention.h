@@ -1,0 +1,233 @@
+/* Body of attention over one tile: the online softmax of Dao et al. 2022 (FlashAttention, algorithm 1), for prefill and
+   decode alike. Keys come in tiles of HOT_KEYS: K is turned to [head_dim][keys] and V to [keys][head_dim], both f32 in
+   scratch, once for all query vectors of the tile; then s = q k, p = 2^(s - maximum), o += p v are products of small
+   register tiles.
+   Bytes moved: keys * head_dim * 2 * size(kv_dtype), once per call; scratch stays in the caches. */
+#ifndef KVLAB_KERNELS_CPU_HOT_ATTENTION_H
+#define KVLAB_KERNELS_CPU_HOT_ATTENTION_H
+
+#include "kernels/cpu/hot_elementwise.h"
+
+/* c[m][n] (+)= sum_k a[m][k] b[k][n] for m < R and n < N vectors, R * N accumulators; strides in floats. */
+VEC_INLINE void hot_tile(int R, int N, const float *a, size_t a_stride, const float *b, size_t b_stride, float *c,
+                         size_t c_stride, size_t k_count, int accumulate)
+{
+    vec sum[6][VEC_TILE_VECTORS];
+    for (int m = 0; m < R; m++)
+        for (int n = 0; n < N; n++)
+            sum[m][n] = accumulate ? vec_load_f32(c + (size_t)m * c_stride + (size_t)(n * VL)) : vec_set1(0.0f);
+    for (size_t k = 0; k < k_count; k++) {
+        vec column[VEC_TILE_VECTORS];
+        for (int n = 0; n < N; n++)
+            column[n] = vec_load_f32(b + k * b_stride + (size_t)(n * VL));
+        for (int m = 0; m < R; m++) {
+            vec value = vec_set1(a[(size_t)m * a_stride + k]);
+            for (int n = 0; n < N; n++)
+                sum[m][n] = vec_fma(value, column[n], sum[m][n]);
+        }
+    }
+    for (int m = 0; m < R; m++)
+        for (int n = 0; n < N; n++)
+            vec_store_f32(c + (size_t)m * c_stride + (size_t)(n * VL), sum[m][n]);
+}
+
+struct hot_product {
+    const float *a, *b;
+    float *c;
+    size_t a_stride, b_stride, c_stride, m, n_vectors, k;
+    int accumulate;
+};
+
+/* All rows of one panel of N vectors: the panel of b stays in the first-level cache meanwhile. */
+VEC_INLINE void hot_panel(const struct hot_product *p, size_t n, int N)
+{
+    const float *b = p->b + n * VL;
+    for (size_t m = 0; m < p->m;) {
+        const float *a = p->a + m * p->a_stride;
+        float *c = p->c + m * p->c_stride + n * VL;
+        size_t left = p->m - m;
+        if (left >= 6 && left != 7 && left != 8) {
+            hot_tile(6, N, a, p->a_stride, b, p->b_stride, c, p->c_stride, p->k, p->accumulate);
+            m += 6;
+        } else if (left >= 4) {
+            hot_tile(4, N, a, p->a_stride, b, p->b_stride, c, p->c_stride, p->k, p->accumulate);
+            m += 4;
+        } else if (left == 3) {
+            hot_tile(3, N, a, p->a_stride, b, p->b_stride, c, p->c_stride, p->k, p->accumulate);
+            m += 3;
+        } else {
+            hot_tile(1, N, a, p->a_stride, b, p->b_stride, c, p->c_stride, p->k, p->accumulate);
+            m += 1;
+        }
+    }
+}
+
+static void hot_multiply(const struct hot_product *p)
+{
+    size_t n = 0;
+    for (; n + VEC_TILE_VECTORS <= p->n_vectors; n += VEC_TILE_VECTORS)
+        hot_panel(p, n, VEC_TILE_VECTORS);
+    for (; n < p->n_vectors; n++)
+        hot_panel(p, n, 1);
+}
+
+struct hot_scratch {
+    float *q, *scores, *k, *v;
+};
+
+/* The values of the KV head at `position`, in the sequence's K or V tensor. */
+VEC_INLINE const void *hot_kv_row(const struct hot_attend *t, const void *tensor, int position)
+{
+    size_t block = (size_t)t->block_table[position / t->block_size];
+    size_t slot = (size_t)(position % t->block_size);
+    size_t row = (block * (size_t)t->kv_heads + (size_t)t->kv_head) * (size_t)t->block_size + slot;
+    return hot_at(t->kv_dtype, tensor, row * (size_t)t->head_dim);
+}
+
+/* VL keys, transposed: k[d][0 .. VL) of the tile. Rows past `keys` are zeros. */
+VEC_INLINE void hot_load_keys(enum dtype dtype, const struct hot_attend *t, int first, size_t keys, float *k)
+{
+    const void *row[VL];
+    size_t head_dim = (size_t)t->head_dim;
+    for (size_t i = 0; i < keys; i++)
+        row[i] = hot_kv_row(t, t->k, first + (int)i);
+    for (size_t d = 0; d < head_dim; d += VL) {
+        vec block[VL];
+        for (size_t i = 0; i < VL; i++)
+            block[i] = i < keys ? hot_load_upto(dtype, hot_at(dtype, row[i], d), head_dim - d) : vec_set1(0.0f);
+        vec_transpose(block);
+        for (size_t i = 0; i < VL && d + i < head_dim; i++)
+            vec_store_f32(k + (d + i) * HOT_KEYS, block[i]);
+    }
+}
+
+/* V rows as f32, padded with zeros to whole vectors. */
+VEC_INLINE void hot_load_value(enum dtype dtype, const struct hot_attend *t, int position, float *v)
+{
+    const void *row = hot_kv_row(t, t->v, position);
+    size_t head_dim = (size_t)t->head_dim, padded = hot_padded(t->head_dim);
+    size_t d = 0;
+    for (; d < head_dim; d += VL)
+        vec_store_f32(v + d, hot_load_upto(dtype, hot_at(dtype, row, d), head_dim - d));
+    for (; d < padded; d += VL)
+        vec_store_f32(v + d, vec_set1(0.0f));
+}
+
+VEC_INLINE void hot_load_tile_of(enum dtype dtype, const struct hot_attend *t, int first, int keys, float *k, float *v)
+{
+    for (int i = 0; i < keys; i += VL)
+        hot_load_keys(dtype, t, first + i, (size_t)(keys - i < VL ? keys - i : VL), k + i);
+    for (int i = 0; i < keys; i++)
+        hot_load_value(dtype, t, first + i, v + (size_t)i * hot_padded(t->head_dim));
+}
+
+static void hot_load_tile(const struct hot_attend *t, int first, int keys, float *k, float *v)
+{
+    if (t->kv_dtype == DTYPE_F32)
+        hot_load_tile_of(DTYPE_F32, t, first, keys, k, v);
+    else if (t->kv_dtype == DTYPE_F16)
+        hot_load_tile_of(DTYPE_F16, t, first, keys, k, v);
+    else
+        hot_load_tile_of(DTYPE_BF16, t, first, keys, k, v);
+}
+
+/* Scores of keys that row m may not see become -infinity. The tile's keys are [first, first + keys). */
+VEC_INLINE void hot_mask(const struct hot_attend *t, int position, int first, int keys, float *scores)
+{
+    int padded = (keys + VL - 1) / VL * VL;
+    int begin = t->window > 0 && position - t->window + 1 > first ? position - t->window + 1 - first : 0;
+    int end = position + 1 - first < keys ? position + 1 - first : keys;
+    for (int i = 0; i < begin && i < padded; i++)
+        scores[i] = -INFINITY;
+    for (int i = end < 0 ? 0 : end; i < padded; i++)
+        scores[i] = -INFINITY;
+}
+
+/* One row of scores to weights p, in place; brings maximum, sum and o up to date. */
+VEC_INLINE void hot_softmax_row(float *scores, size_t vectors, float *maximum, float *sum, float *o, size_t o_vectors)
+{
+    vec most = vec_load_f32(scores);
+    for (size_t i = 1; i < vectors; i++)
+        most = vec_max(vec_load_f32(scores + i * VL), most);
+    float before = *maximum, largest = vec_largest(most);
+    if (largest > before) {
+        float lane[VL];
+        vec_store_f32(lane, vec_exp2(vec_set1(before - largest)));
+        *maximum = largest;
+        *sum *= lane[0];
+        vec correction = vec_set1(lane[0]);
+        for (size_t i = 0; i < o_vectors; i++)
+            vec_store_f32(o + i * VL, vec_mul(vec_load_f32(o + i * VL), correction));
+    }
+    vec total = vec_set1(0.0f), base = vec_set1(*maximum);
+    for (size_t i = 0; i < vectors; i++) {
+        vec p = vec_exp2(vec_sub(vec_load_f32(scores + i * VL), base));
+        vec_store_f32(scores + i * VL, p);
+        total = vec_add(total, p);
+    }
+    *sum += vec_sum(total);
+}
+
+/* q scaled by scale log2(e), packed to [m][head_dim]; results to their neutral values. */
+static void hot_attend_begin(const struct hot_attend *t, float *q)
+{
+    size_t values = (size_t)t->group * (size_t)t->head_dim, m_count = (size_t)t->tokens * (size_t)t->group;
+    float factor = t->scale * 0x1.715476p0f;
+    for (size_t token = 0; token < (size_t)t->tokens; token++)
+        for (size_t i = 0; i < values; i++)
+            q[token * values + i] = t->q[token * t->q_stride + i] * factor;
+    memset(t->o, 0, m_count * hot_padded(t->head_dim) * sizeof *t->o);
+    for (size_t m = 0; m < m_count; m++) {
+        t->maximum[m] = -0x1p120f; /* below any score, yet (-infinity) - maximum is no NaN */
+        t->sum[m] = 0.0f;
+    }
+}
+
+static void hot_attend_tile(const struct hot_attend *t, const struct hot_scratch *s, int first, int keys)
+{
+    size_t m_count = (size_t)t->tokens * (size_t)t->group, padded = hot_padded(t->head_dim);
+    size_t vectors = ((size_t)keys + VL - 1) / VL;
+    hot_load_tile(t, first, keys, s->k, s->v);
+    struct hot_product scores = {.a = s->q,
+                                 .a_stride = (size_t)t->head_dim,
+                                 .b = s->k,
+                                 .b_stride = HOT_KEYS,
+                                 .c = s->scores,
+                                 .c_stride = HOT_KEYS,
+                                 .m = m_count,
+                                 .n_vectors = vectors,
+                                 .k = (size_t)t->head_dim};
+    hot_multiply(&scores);
+    for (size_t m = 0; m < m_count; m++) {
+        float *row = s->scores + m * HOT_KEYS;
+        hot_mask(t, t->positions[m / (size_t)t->group], first, keys, row);
+        hot_softmax_row(row, vectors, &t->maximum[m], &t->sum[m], t->o + m * padded, padded / VL);
+    }
+    struct hot_product output = {.a = s->scores,
+                                 .a_stride = HOT_KEYS,
+                                 .b = s->v,
+                                 .b_stride = padded,
+                                 .c = t->o,
+                                 .c_stride = padded,
+                                 .m = m_count,
+                                 .n_vectors = padded / VL,
+                                 .k = (size_t)keys,
+                                 .accumulate = 1};
+    hot_multiply(&output);
+}
+
+static void hot_attend(const struct hot_attend *t)
+{
+    size_t m_count = (size_t)t->tokens * (size_t)t->group;
+    struct hot_scratch s = {.q = t->scratch};
+    s.k = s.q + m_count * hot_padded(t->head_dim);
+    s.v = s.k + HOT_KEYS * hot_padded(t->head_dim);
+    s.scores = s.v + HOT_KEYS * hot_padded(t->head_dim);
+    hot_attend_begin(t, s.q);
+    for (int first = t->first_key; first < t->end_key; first += HOT_KEYS) {
+        int keys = t->end_key - first < HOT_KEYS ? t->end_key - first : HOT_KEYS;
+        hot_attend_tile(t, &s, first, keys);
+    }
+}
+
+#endif

@@ -1,0 +1,124 @@
+/* Vector primitives: 16 floats, AVX-512 F, BW, VL, DQ. */
+#ifndef KVLAB_KERNELS_CPU_VEC_AVX512_H
+#define KVLAB_KERNELS_CPU_VEC_AVX512_H
+
+#include <immintrin.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define VEC_INLINE static inline __attribute__((always_inline, unused))
+
+enum { VL = 16, VEC_TILE_VECTORS = 4 }; /* lanes; vectors of columns in a register tile */
+
+typedef __m512 vec;
+
+VEC_INLINE vec vec_set1(float value)
+{
+    return _mm512_set1_ps(value);
+}
+VEC_INLINE vec vec_load_f32(const void *from)
+{
+    return _mm512_loadu_ps(from);
+}
+VEC_INLINE vec vec_load_bf16(const void *from)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(from)), 16));
+}
+VEC_INLINE vec vec_load_f16(const void *from)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256(from));
+}
+VEC_INLINE void vec_store_f32(void *to, vec a)
+{
+    _mm512_storeu_ps(to, a);
+}
+/* Rounds to nearest even in integers (vcvtneps2bf16 would flush subnormals); a NaN stays a quiet one. */
+VEC_INLINE void vec_store_bf16(void *to, vec a)
+{
+    __m512i bits = _mm512_castps_si512(a);
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd), 16);
+    __m512i quiet = _mm512_or_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(0x40));
+    rounded = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), quiet);
+    _mm256_storeu_si256(to, _mm512_cvtepi32_epi16(rounded));
+}
+VEC_INLINE void vec_store_f16(void *to, vec a)
+{
+    _mm256_storeu_si256(to, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+VEC_INLINE vec vec_add(vec a, vec b)
+{
+    return _mm512_add_ps(a, b);
+}
+VEC_INLINE vec vec_sub(vec a, vec b)
+{
+    return _mm512_sub_ps(a, b);
+}
+VEC_INLINE vec vec_mul(vec a, vec b)
+{
+    return _mm512_mul_ps(a, b);
+}
+VEC_INLINE vec vec_div(vec a, vec b)
+{
+    return _mm512_div_ps(a, b);
+}
+/* a b + c */
+VEC_INLINE vec vec_fma(vec a, vec b, vec c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+/* The larger; b where either is a NaN. */
+VEC_INLINE vec vec_max(vec a, vec b)
+{
+    return _mm512_max_ps(a, b);
+}
+VEC_INLINE vec vec_min(vec a, vec b)
+{
+    return _mm512_min_ps(a, b);
+}
+VEC_INLINE vec vec_round(vec a)
+{
+    return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+/* a 2^n for whole n in [-127, 127]; -127 gives 0 */
+VEC_INLINE vec vec_scale_exponent(vec a, vec n)
+{
+    __m512i exponent = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
+    return _mm512_mul_ps(a, _mm512_castsi512_ps(_mm512_slli_epi32(exponent, 23)));
+}
+VEC_INLINE float vec_sum(vec a)
+{
+    return _mm512_reduce_add_ps(a);
+}
+VEC_INLINE float vec_largest(vec a)
+{
+    return _mm512_reduce_max_ps(a);
+}
+
+/* rows[i] lane j <-> rows[j] lane i */
+VEC_INLINE void vec_transpose(vec rows[16])
+{
+    vec a[16], b[16];
+    for (int i = 0; i < 16; i += 2) {
+        a[i] = _mm512_unpacklo_ps(rows[i], rows[i + 1]);
+        a[i + 1] = _mm512_unpackhi_ps(rows[i], rows[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        for (int j = 0; j < 2; j++) {
+            __m512d low = _mm512_castps_pd(a[i + j]), high = _mm512_castps_pd(a[i + j + 2]);
+            b[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, high));
+            b[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
+        }
+    }
+    /* Now b[4 g + c] holds in 128-bit lane l column 4 l + c of rows 4 g .. 4 g + 3. */
+    for (int c = 0; c < 4; c++) {
+        vec low01 = _mm512_shuffle_f32x4(b[c], b[4 + c], 0x88), low23 = _mm512_shuffle_f32x4(b[8 + c], b[12 + c], 0x88);
+        vec odd01 = _mm512_shuffle_f32x4(b[c], b[4 + c], 0xdd), odd23 = _mm512_shuffle_f32x4(b[8 + c], b[12 + c], 0xdd);
+        rows[c] = _mm512_shuffle_f32x4(low01, low23, 0x88);
+        rows[8 + c] = _mm512_shuffle_f32x4(low01, low23, 0xdd);
+        rows[4 + c] = _mm512_shuffle_f32x4(odd01, odd23, 0x88);
+        rows[12 + c] = _mm512_shuffle_f32x4(odd01, odd23, 0xdd);
+    }
+}
+
+#endif
