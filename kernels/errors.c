@@ -23,6 +23,7 @@ enum status error_prefix(struct error *error, const char *format, ...)
     int used = vsnprintf(error->message, sizeof error->message, format, arguments);
     va_end(arguments);
     if (used >= 0 && (size_t)used < sizeof error->message)
-        snprintf(error->message + used, sizeof error->message - (size_t)used, ": %s", rest);
+        snprintf(error->message + used, sizeof error->message - (size_t)used, ": %.*s", (int)sizeof rest - used - 3,
+                 rest); /* what does not fit is cut */
     return error->status;
 }
