@@ -167,13 +167,25 @@ static enum status step(struct group *group, int32_t *chosen, double *ms, struct
     return device->ops->event_elapsed_ms(device, group->start, group->end, ms, error);
 }
 
-/* Puts every sequence back to the context and takes the steps of one visit; ms [STEPS_PER_VISIT]. */
+/* Puts every sequence to `context` tokens, all of which the prefill stored (a reserved cache keeps them). */
+static enum status rewind_to(struct group *group, int context, struct error *error)
+{
+    for (int s = 0; s < group->batch; s++) {
+        int sequence = group->steps[s].sequence, length = kv_length(group->cache, sequence);
+        if (length < context)
+            kv_advance(group->cache, sequence, context - length);
+        else if (kv_truncate(group->cache, sequence, context, error) != STATUS_OK)
+            return error->status;
+    }
+    return STATUS_OK;
+}
+
+/* Takes the steps of one visit to a context; ms [STEPS_PER_VISIT]. */
 static enum status visit(struct group *group, size_t at, double *ms, struct error *error)
 {
     double warm_ms;
-    for (int s = 0; s < group->batch; s++)
-        if (kv_truncate(group->cache, group->steps[s].sequence, (int)group->contexts->values[at], error) != STATUS_OK)
-            return error->status;
+    if (rewind_to(group, (int)group->contexts->values[at], error) != STATUS_OK)
+        return error->status;
     for (int i = 0; i < WARM_STEPS; i++)
         if (step(group, group->chosen, &warm_ms, error) != STATUS_OK)
             return error->status;
@@ -363,6 +375,10 @@ static enum status measure_all(struct bench *bench, struct results *results, con
     struct results *fit;
     struct model model;
     int64_t most = int_list_max(batches);
+    if (most > FORMULA_MAX_TOKENS / room(contexts))
+        return error_set(error, STATUS_DEVICE,
+                         "tpot: %" PRId64 " sequences of %d tokens are more than %" PRId64 " tokens in all", most,
+                         room(contexts), FORMULA_MAX_TOKENS);
     int reps = bench_reps(bench, 30, 3);
     struct model_limits limits = {.max_rows = most > PREFILL_ROWS_TPOT ? (int)most : PREFILL_ROWS_TPOT,
                                   .max_sequences = (int)most,

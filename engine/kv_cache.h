@@ -54,7 +54,8 @@ enum status kv_make_room(struct kv_cache *cache, int sequence, int tokens, struc
 /* Positions stored so far; kv_advance() is called by the forward pass once it has stored them. */
 int kv_length(const struct kv_cache *cache, int sequence);
 void kv_advance(struct kv_cache *cache, int sequence, int tokens);
-/* Forgets all but the first `tokens` positions; an exact cache shrinks to them, a paged one gives blocks back. */
+/* Forgets all but the first `tokens` positions; an exact cache shrinks to them, a paged one gives blocks back. A
+   reserved one keeps the memory as it is: kv_advance() over positions that were stored before brings them back. */
 enum status kv_truncate(struct kv_cache *cache, int sequence, int tokens, struct error *error);
 /* Copies the positions of one sequence into another, empty one (real memory, nothing shared). */
 enum status kv_copy_sequence(struct kv_cache *cache, int from, int to, struct error *error);

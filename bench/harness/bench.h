@@ -47,7 +47,7 @@ struct bench {
    argc and argv are the options alone. Returns the process's exit status. */
 int bench_main(const struct experiment *experiment, int argc, char **argv);
 
-/* The contexts to measure: the user's, or the given defaults (quick ones with --quick). */
+/* The contexts to measure, ascending: the user's, or the given defaults (quick ones with --quick). */
 const struct int_list *bench_contexts(struct bench *bench, const char *defaults, const char *quick);
 const struct int_list *bench_batches(struct bench *bench, const char *defaults, const char *quick);
 const struct int_list *bench_new_tokens(struct bench *bench, const char *defaults, const char *quick);

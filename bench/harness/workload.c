@@ -6,7 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The user's list, or the experiment's own, which then stands in its place. */
+static int ascending(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* The user's list, or the experiment's own, which then stands in its place; ascending. */
 static const struct int_list *list_or(struct bench *bench, struct int_list *list, const char *defaults,
                                       const char *quick)
 {
@@ -17,6 +23,7 @@ static const struct int_list *list_or(struct bench *bench, struct int_list *list
         assert(status == STATUS_OK && "an experiment's own list does not parse");
         (void)status;
     }
+    qsort(list->values, list->count, sizeof *list->values, ascending);
     return list;
 }
 
