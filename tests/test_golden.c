@@ -102,8 +102,10 @@ static void read_reference(struct golden *golden)
     snprintf(name, sizeof name, "logits.%s", dtype_name(golden->type->dtype));
     must(safetensors_open(&files, path, &error), &error);
     const struct safetensor *logits = safetensors_find(files, name);
-    if (logits == NULL || !logits->known || logits->dimensions != 2 || logits->shape[0] != golden->count)
+    if (logits == NULL || !logits->known || logits->dimensions != 2 || logits->shape[0] != golden->count) {
         fail_msg("%s: no %s of %d rows", path, name, golden->count);
+        return; /* never reached, but nothing tells the analyser so */
+    }
     golden->vocab = logits->shape[1];
     size_t values = (size_t)golden->count * (size_t)golden->vocab;
     void *aligned = malloc((size_t)logits->bytes); /* the file need not align it */
@@ -280,7 +282,7 @@ static void check_greedy(const struct golden *golden, const int32_t *choices)
 }
 
 /* Exchanges the stored K or V of one position, every head, with `values` [kv_heads][head_dim] in the cache's type. */
-static void exchange(struct engine *engine, void *tensor, int position, char *values)
+static void exchange(struct engine *engine, void *tensor, int position, void *values)
 {
     struct error error = {0};
     struct device *device = engine->device;
@@ -293,7 +295,7 @@ static void exchange(struct engine *engine, void *tensor, int position, char *va
     for (int64_t head = 0; head < config->num_key_value_heads; head++) {
         int64_t row =
             (table[position / block_size] * config->num_key_value_heads + head) * block_size + position % block_size;
-        char *at = (char *)tensor + (size_t)row * bytes, *value = values + (size_t)head * bytes;
+        char *at = (char *)tensor + (size_t)row * bytes, *value = (char *)values + (size_t)head * bytes;
         must(device->ops->download(device, stored, at, bytes, &error), &error);
         must(device->ops->synchronize(device, &error), &error);
         must(device->ops->upload(device, at, value, bytes, &error), &error);
@@ -310,7 +312,7 @@ static double change_by_poison(struct engine *engine, const struct golden *golde
     struct error error = {0};
     int last = golden->count - 1;
     size_t count = (size_t)(engine->config.num_key_value_heads * engine->config.head_dim);
-    char *poison = calloc(count, sizeof(float));
+    void *poison = calloc(count, sizeof(float)); /* as many of any type */
     float *ours = calloc((size_t)golden->count * (size_t)golden->vocab, sizeof(float));
     int32_t *choices = calloc((size_t)golden->count, sizeof(int32_t));
     for (size_t i = 0; i < count; i++)
