@@ -61,7 +61,8 @@ static enum status run(struct bench *bench, struct error *error)
     status = bench->experiment->run(bench, error);
     progress_clear(bench);
     struct error closing = {0};
-    enum status closed = output_finish(bench, status == STATUS_OK, &closing);
+    bool complete = status == STATUS_OK || status == STATUS_CHECK_FAILED; /* measured in full, whatever it showed */
+    enum status closed = output_finish(bench, complete, &closing);
     if (closed && status == STATUS_OK) {
         *error = closing;
         status = closed;

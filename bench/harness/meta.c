@@ -168,8 +168,8 @@ enum status meta_write(const struct results *results, struct row_file *file, str
     if (!document)
         return error_set(error, STATUS_DEVICE, "%s: out of memory", results->meta_path);
     set(document, "table", json_string(results->name));
-    /* Written with the first row, when that row is not in the count yet. */
-    set(document, "rows", json_integer((json_int_t)results->row_count));
+    if (results->closed) /* first written with the first row, when nobody knows how many will come */
+        set(document, "rows", json_integer((json_int_t)results->row_count));
     set(document, "rows_kept_by_resume", json_integer((json_int_t)results->kept));
     set(document, "complete", json_boolean(results->complete));
     set(document, "load_average_end", load_average());

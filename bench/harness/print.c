@@ -88,25 +88,32 @@ static int terminal_width(void)
                                                                                                 : PIPE_WIDTH;
 }
 
-static void print_cell(const struct layout *layout, const char *text, bool last)
+static void print_cell(FILE *line, const struct layout *layout, const char *text)
 {
-    if (!layout->left)
-        printf("%*s%s", layout->width, text, last ? "" : "  ");
-    else if (last)
-        printf("%s", text);
-    else
-        printf("%-*s  ", layout->width, text);
+    fprintf(line, layout->left ? "%-*s  " : "%*s  ", layout->width, text);
+}
+
+/* Without the spaces at its end. */
+static void print_line(FILE *line, char **text)
+{
+    if (fclose(line) == 0) {
+        size_t length = strlen(*text);
+        while (length && (*text)[length - 1] == ' ')
+            length--;
+        printf("%.*s\n", (int)length, *text);
+    }
+    free(*text);
 }
 
 /* Names that are the same in every row stand once, above. */
 static size_t lay_out(const struct results *results, struct layout *layouts)
 {
     size_t count = 0;
-    printf("%s:", results->name);
+    printf("%s: ", results->name);
     for (size_t i = 0; i < results->column_count; i++) {
         bool common = results->table->common && i < COMMON_COLUMNS;
         if (common && same_in_all_rows(results, i)) {
-            printf(" %s %s%s", results->columns[i]->name, results->rows[0][i], i + 1 < COMMON_COLUMNS ? "," : "");
+            printf("%s %s, ", results->columns[i]->name, results->rows[0][i]);
             continue;
         }
         struct layout *layout = &layouts[count++];
@@ -120,7 +127,7 @@ static size_t lay_out(const struct results *results, struct layout *layouts)
         }
         wrap_header(layout, results->columns[i]->name, MAX_CELL);
     }
-    printf(" %zu row%s%s\n", results->row_count, results->row_count == 1 ? "" : "s",
+    printf("%zu row%s%s\n", results->row_count, results->row_count == 1 ? "" : "s",
            results->bench->options.dry_run ? ", predictions only (dry run)" : "");
     return count;
 }
@@ -140,20 +147,19 @@ static void print_aligned(const struct results *results)
     int lines = 1;
     for (size_t i = 0; i < count; i++)
         lines = layouts[i].header_lines > lines ? layouts[i].header_lines : lines;
-    for (int line = 0; line < lines; line++) { /* headers end on the same line, next to their data */
+    size_t total = (size_t)lines + results->row_count, size;
+    for (size_t at = 0; at < total; at++) { /* headers end on the same line, next to their data */
+        char *text = NULL, cell[MAX_CELL];
+        FILE *line = open_memstream(&text, &size);
+        if (!line)
+            break;
         for (size_t i = 0; i < count; i++) {
-            int own = line - (lines - layouts[i].header_lines);
-            print_cell(&layouts[i], own >= 0 ? layouts[i].header[own] : "", i + 1 == count);
+            int own = (int)at - (lines - layouts[i].header_lines);
+            if (at >= (size_t)lines)
+                cell_text(results, at - (size_t)lines, layouts[i].column, cell);
+            print_cell(line, &layouts[i], at >= (size_t)lines ? cell : own >= 0 ? layouts[i].header[own] : "");
         }
-        putchar('\n');
-    }
-    for (size_t row = 0; row < results->row_count; row++) {
-        for (size_t i = 0; i < count; i++) {
-            char text[MAX_CELL];
-            cell_text(results, row, layouts[i].column, text);
-            print_cell(&layouts[i], text, i + 1 == count);
-        }
-        putchar('\n');
+        print_line(line, &text);
     }
     free(layouts);
 }

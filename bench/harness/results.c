@@ -240,6 +240,23 @@ void bench_set_common(const struct bench *bench, struct results *results)
     set_common(results, true);
 }
 
+/* A fit of rows that are gone would stand beside rows that it does not fit. */
+static void remove_derived(const struct results *results)
+{
+    const struct experiment *experiment = results->bench->experiment;
+    for (size_t t = 0; results->table->suffix[0] == 0 && t < experiment->table_count; t++) {
+        static const char *const endings[] = {".csv", ".meta.json"};
+        const char *suffix = experiment->tables[t].suffix;
+        for (size_t i = 0; suffix[0] && i < sizeof endings / sizeof endings[0]; i++) {
+            char *path;
+            if (asprintf(&path, "%s/%s%s%s", results->bench->options.out, experiment->name, suffix, endings[i]) < 0)
+                continue;
+            unlink(path);
+            free(path);
+        }
+    }
+}
+
 /* The first row is safely written: the new CSV and its meta file take the place of the older ones. Should the machine
    stop in between, a CSV without a meta file is left, which --resume refuses; never one with another run's meta file.
  */
@@ -253,6 +270,7 @@ static enum status put_in_place(struct results *results, struct error *error)
     }
     if (!status) {
         results->on_disk = true;
+        remove_derived(results);
         status = row_file_put_in_place(&meta, error);
     }
     row_file_close(&meta);
