@@ -156,6 +156,12 @@ static enum status open_sharded(struct safetensors *files, const char *folder, c
     return status;
 }
 
+static enum status open_file(struct safetensors *files, const char *path, struct error *error)
+{
+    enum status status = add_file(files, path, error);
+    return status == STATUS_OK ? sort_by_name(files, error) : status;
+}
+
 static enum status open_folder(struct safetensors *files, const char *folder, struct error *error)
 {
     char whole[PATH_MAX], index[PATH_MAX];
@@ -163,7 +169,7 @@ static enum status open_folder(struct safetensors *files, const char *folder, st
         snprintf(index, sizeof index, "%s/model.safetensors.index.json", folder) >= (int)sizeof index)
         return error_set(error, STATUS_INPUT, "%.80s...: the path is too long", folder);
     if (access(whole, F_OK) == 0)
-        return add_file(files, whole, error) == STATUS_OK ? sort_by_name(files, error) : error->status;
+        return open_file(files, whole, error);
     if (access(index, F_OK) == 0)
         return open_sharded(files, folder, index, error);
     return error_set(error, STATUS_INPUT,
@@ -171,23 +177,21 @@ static enum status open_folder(struct safetensors *files, const char *folder, st
                      folder);
 }
 
-enum status safetensors_open(struct safetensors **out, const char *path, struct error *error)
+enum status safetensors_open(struct safetensors **files, const char *path, struct error *error)
 {
-    *out = NULL;
+    *files = NULL;
     struct stat facts;
     if (stat(path, &facts) != 0)
         return error_set(error, STATUS_INPUT, "%s: cannot be opened: %s", path, strerror(errno));
-    struct safetensors *files = calloc(1, sizeof *files);
-    if (!files)
+    struct safetensors *opened = calloc(1, sizeof *opened);
+    if (!opened)
         return error_set(error, STATUS_DEVICE, "%s: out of memory", path);
-    enum status status = S_ISDIR(facts.st_mode) ? open_folder(files, path, error) : add_file(files, path, error);
-    if (status == STATUS_OK && !S_ISDIR(facts.st_mode))
-        status = sort_by_name(files, error);
+    enum status status = S_ISDIR(facts.st_mode) ? open_folder(opened, path, error) : open_file(opened, path, error);
     if (status != STATUS_OK) {
-        safetensors_close(files);
+        safetensors_close(opened);
         return status;
     }
-    *out = files;
+    *files = opened;
     return STATUS_OK;
 }
 

@@ -3,6 +3,7 @@
 #include "engine/json_input.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,7 +49,7 @@ static enum status read_type(const struct place *place, const json_t *entry, str
         if (strcmp(name, TYPES[i].name) == 0) {
             tensor->known = TYPES[i].known;
             tensor->dtype = TYPES[i].dtype;
-            strcpy(tensor->dtype_text, TYPES[i].name);
+            snprintf(tensor->dtype_text, sizeof tensor->dtype_text, "%s", TYPES[i].name);
             *bits = TYPES[i].bits;
             return STATUS_OK;
         }

@@ -25,16 +25,15 @@ static void shape_text(char *text, size_t size, const int64_t *shape, int dimens
 }
 
 /* The stored tensor, if it is there and of the config's shape and a type that can be read. */
-static enum status find_tensor(const struct safetensors *files, const char *folder, const struct weight_tensor *tensor,
-                               const struct safetensor **found, struct error *error)
+static enum status find_tensor(const struct safetensors *files, const char *folder, struct weight_tensor *tensor,
+                               struct error *error)
 {
-    const struct safetensor *stored = *found = safetensors_find(files, tensor->name);
+    const struct safetensor *stored = tensor->stored = safetensors_find(files, tensor->name);
     if (!stored && strcmp(tensor->name, "lm_head.weight") == 0)
-        return error_set(
-            error, STATUS_INPUT,
-            "%s: tensor lm_head.weight is missing; if the head is the embedding table, config.json must say "
-            "\"tie_word_embeddings\": true",
-            folder);
+        return error_set(error, STATUS_INPUT,
+                         "%s: tensor lm_head.weight is missing; if the head is the embedding table, config.json must "
+                         "say \"tie_word_embeddings\": true",
+                         folder);
     if (!stored)
         return error_set(error, STATUS_INPUT,
                          "%s: tensor %s is missing, which config.json needs; fetch the weights again", folder,
@@ -45,10 +44,10 @@ static enum status find_tensor(const struct safetensors *files, const char *fold
         char have[192], want[64];
         shape_text(have, sizeof have, stored->shape, stored->dimensions);
         shape_text(want, sizeof want, shape, dimensions);
-        return error_set(error, STATUS_INPUT,
-                         "%s: tensor %s has shape %s, but config.json makes it %s; use the "
-                         "config.json of these weights",
-                         stored->path, tensor->name, have, want);
+        return error_set(
+            error, STATUS_INPUT,
+            "%s: tensor %s has shape %s, but config.json makes it %s; use the config.json of these weights",
+            stored->path, tensor->name, have, want);
     }
     if (!stored->known)
         return error_set(error, STATUS_INPUT, "%s: tensor %s has type %s; F32, F16 and BF16 can be read", stored->path,
@@ -59,16 +58,16 @@ static enum status find_tensor(const struct safetensors *files, const char *fold
 /* Brings the pages of mapped weights in before anything is timed. A hint: where it fails they come at first use. */
 static void prefault(const void *data, uint64_t bytes)
 {
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)data & ~(page - 1);
-    size_t length = (size_t)((uintptr_t)data + bytes - begin);
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), before = (uintptr_t)data % page, length = before + bytes;
+    char *begin = (char *)data - before;
 #ifdef MADV_POPULATE_READ
-    if (madvise((void *)begin, length, MADV_POPULATE_READ) == 0)
+    if (madvise(begin, length, MADV_POPULATE_READ) == 0)
         return;
 #endif
-    if (madvise((void *)begin, length, MADV_WILLNEED) != 0)
+    if (madvise(begin, length, MADV_WILLNEED) != 0)
         return;
     for (size_t offset = 0; offset < length; offset += page)
-        (void)*(const volatile char *)(offset ? begin + offset : (uintptr_t)data);
+        (void)*(const volatile char *)(begin + offset);
 }
 
 static bool fits_in_place(const struct device *device, const struct safetensor *stored, enum dtype dtype)
@@ -90,71 +89,82 @@ static bool convert(void *to, enum dtype to_dtype, const void *from, enum dtype 
     return overflows == 0;
 }
 
-/* Through host memory, a piece at a time; `staging` holds STAGING_VALUES f32 twice: as stored (the file's data need not
-   be aligned), and converted. */
-static enum status upload_converted(struct device *device, const struct weight_tensor *tensor,
-                                    const struct safetensor *stored, enum dtype dtype, char *staging,
-                                    struct error *error)
+/* Room for pieces of a tensor on their way: as stored (a file's data need not be aligned), and converted. */
+struct staging {
+    float stored[STAGING_VALUES], converted[STAGING_VALUES];
+};
+
+static enum status upload_converted(struct device *device, const struct weight_tensor *tensor, enum dtype dtype,
+                                    struct staging *staging, struct error *error)
 {
-    char *from = staging, *to = staging + STAGING_VALUES * sizeof(float), *device_to = (char *)*tensor->slot;
-    size_t count = weight_count(tensor), stored_size = dtype_size(stored->dtype), size = dtype_size(dtype);
-    for (size_t done = 0; done < count; done += STAGING_VALUES) {
-        size_t piece = count - done < STAGING_VALUES ? count - done : STAGING_VALUES;
-        memcpy(from, (const char *)stored->data + done * stored_size, piece * stored_size);
-        if (!convert(to, dtype, from, stored->dtype, piece))
+    const struct safetensor *stored = tensor->stored;
+    const char *from = stored->data;
+    char *to = (char *)*tensor->slot;
+    size_t count = weight_count(tensor);
+    for (size_t done = 0, piece; done < count; done += piece) {
+        piece = count - done < STAGING_VALUES ? count - done : STAGING_VALUES;
+        size_t from_bytes = piece * dtype_size(stored->dtype), to_bytes = piece * dtype_size(dtype);
+        memcpy(staging->stored, from, from_bytes);
+        if (!convert(staging->converted, dtype, staging->stored, stored->dtype, piece))
             return error_set(error, STATUS_INPUT, "%s: tensor %s has values too large for %s; use --dtype bf16 or f32",
                              stored->path, tensor->name, dtype_name(dtype));
-        if (device->ops->upload(device, device_to + done * size, to, piece * size, error) != STATUS_OK ||
+        if (device->ops->upload(device, to, staging->converted, to_bytes, error) != STATUS_OK ||
             device->ops->synchronize(device, error) != STATUS_OK) /* the staging is used again */
             return error->status;
+        from += from_bytes;
+        to += to_bytes;
     }
     return STATUS_OK;
 }
 
-static enum status fill_from(struct device *device, const struct weight_tensor *tensor, const struct safetensor *stored,
-                             enum dtype dtype, char *staging, struct error *error)
+static enum status check_all(const struct weights *weights, struct weight_list *list, const char *folder,
+                             struct error *error)
 {
-    if (stored->dtype != dtype)
-        return upload_converted(device, tensor, stored, dtype, staging, error);
-    return device->ops->upload(device, (void *)*tensor->slot, stored->data, stored->bytes, error);
+    for (size_t i = 0; i < list->count; i++)
+        if (find_tensor(weights->storage->files, folder, &list->tensors[i], error) != STATUS_OK)
+            return error->status;
+    return STATUS_OK;
 }
 
-/* Every tensor is checked before any memory is taken. */
-static enum status adopt(struct weights *weights, struct ledger *ledger, struct weight_list *list,
-                         const struct safetensor **stored, const char *folder, struct error *error)
+/* Counts what can be read where it is mapped. */
+static enum status adopt(struct weights *weights, struct ledger *ledger, struct weight_list *list, struct error *error)
 {
     struct weights_storage *storage = weights->storage;
-    for (size_t i = 0; i < list->count; i++)
-        if (find_tensor(storage->files, folder, &list->tensors[i], &stored[i], error) != STATUS_OK)
-            return error->status;
     for (size_t i = 0; i < list->count; i++) {
-        if (!fits_in_place(ledger_device(ledger), stored[i], weights->dtype))
+        struct weight_tensor *tensor = &list->tensors[i];
+        const struct safetensor *stored = tensor->stored;
+        if (!fits_in_place(ledger_device(ledger), stored, weights->dtype))
             continue;
-        const char *name = list->tensors[i].name;
-        if (ledger_adopt(ledger, LEDGER_WEIGHTS, stored[i]->bytes, name, stored[i]->data, error) != STATUS_OK)
+        if (ledger_adopt(ledger, LEDGER_WEIGHTS, stored->bytes, tensor->name, stored->data, error) != STATUS_OK)
             return error->status;
-        storage->memory[storage->count++] = stored[i]->data;
-        *list->tensors[i].slot = stored[i]->data;
-        prefault(stored[i]->data, stored[i]->bytes);
+        storage->memory[storage->count++] = stored->data;
+        *tensor->slot = stored->data;
+        prefault(stored->data, stored->bytes);
     }
     return STATUS_OK;
 }
 
 /* Places and fills what could not be read in place. */
 static enum status fill_rest(struct weights *weights, struct ledger *ledger, struct weight_list *list,
-                             const struct safetensor **stored, struct error *error)
+                             struct error *error)
 {
     struct device *device = ledger_device(ledger);
     if (weight_list_place(weights, ledger, list, error) != STATUS_OK)
         return error->status;
-    char *staging = malloc(2 * STAGING_VALUES * sizeof(float));
+    struct staging *staging = malloc(sizeof *staging);
     if (!staging)
-        return error_set(error, STATUS_DEVICE, "weights: out of host memory for %zu bytes of staging",
-                         2 * STAGING_VALUES * sizeof(float));
+        return error_set(error, STATUS_DEVICE, "weights: out of host memory for %zu bytes of staging", sizeof *staging);
     enum status status = STATUS_OK;
-    for (size_t i = 0; i < list->count && status == STATUS_OK; i++)
-        if (*list->tensors[i].slot != stored[i]->data)
-            status = fill_from(device, &list->tensors[i], stored[i], weights->dtype, staging, error);
+    for (size_t i = 0; i < list->count && status == STATUS_OK; i++) {
+        const struct weight_tensor *tensor = &list->tensors[i];
+        const struct safetensor *stored = tensor->stored;
+        if (*tensor->slot == stored->data)
+            continue;
+        if (stored->dtype == weights->dtype)
+            status = device->ops->upload(device, (void *)*tensor->slot, stored->data, stored->bytes, error);
+        else
+            status = upload_converted(device, tensor, weights->dtype, staging, error);
+    }
     if (status == STATUS_OK)
         status = device->ops->synchronize(device, error);
     free(staging);
@@ -169,26 +179,25 @@ static void source_name(const char *folder, char *source, size_t size)
     json_input_printable(slash && slash[1] ? slash + 1 : path, source, size);
 }
 
+/* Every tensor is checked before any memory is taken. */
 enum status weights_load(struct weights *weights, struct ledger *ledger, const struct config *config, enum dtype dtype,
                          const char *folder, struct error *error)
 {
     struct weight_list list;
-    const struct safetensor **stored = NULL;
     *weights = (struct weights){.dtype = dtype};
     source_name(folder, weights->source, sizeof weights->source);
     ledger_plan(ledger, LEDGER_WEIGHTS, formula_weight_bytes(config, dtype));
     enum status status = weight_list_init(&list, weights, config, error);
     if (status == STATUS_OK)
         status = safetensors_open(&weights->storage->files, folder, error);
-    if (status == STATUS_OK && !(stored = calloc(list.count, sizeof *stored)))
-        status = error_set(error, STATUS_DEVICE, "weights: out of host memory for the list of tensors");
     if (status == STATUS_OK)
-        status = adopt(weights, ledger, &list, stored, folder, error);
+        status = check_all(weights, &list, folder, error);
     if (status == STATUS_OK)
-        status = fill_rest(weights, ledger, &list, stored, error);
+        status = adopt(weights, ledger, &list, error);
+    if (status == STATUS_OK)
+        status = fill_rest(weights, ledger, &list, error);
     if (status == STATUS_OK)
         weight_list_finish(weights, &list, config);
-    free(stored);
     weight_list_free(&list);
     if (status != STATUS_OK)
         weights_free(weights, ledger);

@@ -10,9 +10,10 @@ enum weight_kind { WEIGHT_MATRIX, WEIGHT_BIAS, WEIGHT_NORM };
 struct weight_tensor {
     char name[80]; /* Hugging Face's */
     enum weight_kind kind;
-    int layer;             /* -1: embeddings, last norm, head */
-    int64_t rows, columns; /* shape [rows][columns]; columns 0: a vector [rows] */
-    const void **slot;     /* in struct weights; NULL until it has memory */
+    int layer;                       /* -1: embeddings, last norm, head */
+    int64_t rows, columns;           /* shape [rows][columns]; columns 0: a vector [rows] */
+    const void **slot;               /* in struct weights; NULL until it has memory */
+    const struct safetensor *stored; /* in a file; NULL for synthetic weights */
 };
 
 struct weight_list {

@@ -25,7 +25,7 @@ static const char *const LLAMA =
 static int setup(void **state)
 {
     (void)state;
-    strcpy(folder, "/tmp/kvlab-config-XXXXXX");
+    snprintf(folder, sizeof folder, "/tmp/kvlab-config-XXXXXX");
     if (!mkdtemp(folder))
         return -1;
     snprintf(file, sizeof file, "%s/config.json", folder);
@@ -104,7 +104,7 @@ static void expect_refusals(const struct refusal *rows, size_t count)
         expect_refusal(rows[i].changes, rows[i].key, rows[i].value);
     }
 }
-#define EXPECT_REFUSALS(rows) expect_refusals(rows, sizeof rows / sizeof rows[0])
+#define EXPECT_REFUSALS(rows) expect_refusals((rows), sizeof(rows) / sizeof((rows)[0]))
 
 static void reads_every_field(void **state)
 {

@@ -18,7 +18,7 @@ static char folder[64], file[96];
 static int setup(void **state)
 {
     (void)state;
-    strcpy(folder, "/tmp/kvlab-safetensors-XXXXXX");
+    snprintf(folder, sizeof folder, "/tmp/kvlab-safetensors-XXXXXX");
     if (!mkdtemp(folder))
         return -1;
     snprintf(file, sizeof file, "%s/model.safetensors", folder);
@@ -44,11 +44,11 @@ static void write_bytes(const char *path, const void *bytes, size_t size)
 static size_t make_file(unsigned char **out, const char *header, size_t data_bytes)
 {
     size_t length = strlen(header), size = 8 + length + data_bytes;
-    unsigned char *bytes = malloc(size);
+    unsigned char *bytes = malloc(size + 1);
     assert_non_null(bytes);
     for (int i = 0; i < 8; i++)
         bytes[i] = (unsigned char)((uint64_t)length >> 8 * i);
-    memcpy(bytes + 8, header, length);
+    memcpy(bytes + 8, header, length + 1);
     for (size_t i = 0; i < data_bytes; i++)
         bytes[8 + length + i] = (unsigned char)i;
     *out = bytes;

@@ -15,7 +15,7 @@ static char folder[64], file[96];
 static int setup(void **state)
 {
     (void)state;
-    strcpy(folder, "/tmp/kvlab-weights-XXXXXX");
+    snprintf(folder, sizeof folder, "/tmp/kvlab-weights-XXXXXX");
     if (!mkdtemp(folder))
         return -1;
     snprintf(file, sizeof file, "%s/model.safetensors", folder);
@@ -374,7 +374,7 @@ static void files_load_in_place_or_converted(void **state)
         char kind[sizeof device->info.kind];
         memcpy(kind, device->info.kind, sizeof kind);
         if (elsewhere)
-            strcpy(device->info.kind, "other");
+            snprintf(device->info.kind, sizeof device->info.kind, "other");
         check_ok(weights_load(&weights, ledger, &config, dtype, folder, &error));
         memcpy(device->info.kind, kind, sizeof kind);
         struct ledger_counts counts = ledger_counts(ledger);
