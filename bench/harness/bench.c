@@ -54,10 +54,10 @@ static enum status prepare(struct bench *bench, struct error *error)
 
 static enum status run(struct bench *bench, struct error *error)
 {
+    signals_install();
     enum status status = prepare(bench, error);
     if (status)
         return status;
-    signals_install();
     status = bench->experiment->run(bench, error);
     progress_clear(bench);
     struct error closing = {0};
