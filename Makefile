@@ -6,6 +6,7 @@ OUT    ?= $(or $(patsubst --out=%,%,$(lastword $(filter --out=%,$(subst --out ,-
 CFLAGS ?= -O3 -g
 WERROR ?= -Werror
 TEST   ?= *
+export KVLAB_DATA ?= data
 ifeq ($(origin CC),default)
 CC := gcc
 endif
@@ -129,13 +130,14 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(SUPPORT:%.c=$(BUILD)/%.o) $(filter-out $(
 ## test-sanitize: the same tests under AddressSanitizer and UndefinedBehaviorSanitizer
 test-sanitize:
 	@$(MAKE) --no-print-directory test BUILD=$(BUILD)/sanitize \
+	    ASAN_OPTIONS='allow_user_segv_handler=0:$(ASAN_OPTIONS)' \
 	    CFLAGS='-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer'
 
 ## lint: formatting and clang-tidy, warnings are errors
 lint: $(SOURCES:%.c=$(BUILD)/lint/%.ok) $(patsubst %.c,$(BUILD)/lint/%.ok,$(wildcard tests/*.c)) | deps-lint
 	@clang-format --dry-run -Werror $(SOURCES) $(HEADERS) $(wildcard tests/*.c)
 	@echo "lint: clean"
-$(BUILD)/lint/%.ok: %.c $(HEADERS) .clang-tidy | deps-build deps-tests deps-lint
+$(BUILD)/lint/%.ok: %.c $(HEADERS) .clang-tidy tests/.clang-tidy | deps-build deps-tests deps-lint
 	@mkdir -p $(@D)
 	$(call SAY,tidy $<)
 	$(Q)clang-tidy --quiet $< -- $(LANGUAGE) -fopenmp $(VARIANT) > $@.log 2>&1 || { cat $@.log; exit 1; }

@@ -23,6 +23,7 @@ do for [format in 'png svg'] {
     set xlabel 'model, and its KiB per token'
     set xtics rotate by 45 right
     set grid noxtics
+    set rmargin 3
     set boxwidth 0.38
     set key above center horizontal
     plot csv using (at(strcol('model')) + 0.2):(num('kv_bytes_per_token_mha') / KiB):(sprintf('%gx', num('gqa_ratio'))) \
