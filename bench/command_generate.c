@@ -56,13 +56,16 @@ static enum status parse_tokens(int32_t **tokens, int *count, const char *text, 
     for (const char *c = text; *c; c++)
         *count += *c == ',';
     *tokens = malloc((size_t)*count * sizeof **tokens);
-    if (!*tokens)
-        return error_set(error, STATUS_DEVICE, "--tokens: out of memory");
+    if (!*tokens) {
+        error_set(error, STATUS_DEVICE, "--tokens: out of memory");
+        return STATUS_DEVICE;
+    }
     for (int i = 0; i < *count; i++) {
         char piece[24];
-        int64_t id;
+        int64_t id = 0;
         size_t length = strcspn(text, ",");
-        snprintf(piece, sizeof piece, "%.*s", (int)length, text);
+        if (snprintf(piece, sizeof piece, "%.*s", (int)length, text) >= (int)sizeof piece)
+            return error_set(error, STATUS_INPUT, "--tokens: %.*s is no token id", (int)length, text);
         if (int_parse(&id, piece, "tokens", 0, config->vocab_size - 1, error) != STATUS_OK)
             return error->status;
         (*tokens)[i] = (int32_t)id;
@@ -103,9 +106,11 @@ static enum status run_model(struct bench *bench, const struct generate_argument
     struct generate_result result;
     int sequence = 0;
     int32_t *tokens = malloc((size_t)arguments->new_tokens * sizeof *tokens);
-    enum status status = tokens ? STATUS_OK : error_set(error, STATUS_DEVICE, "generate: out of memory");
-    if (!status)
-        status = bench_open_model(bench, &limits, &need, &model, error);
+    if (!tokens) {
+        error_set(error, STATUS_DEVICE, "generate: out of memory");
+        return STATUS_DEVICE;
+    }
+    enum status status = bench_open_model(bench, &limits, &need, &model, error);
     if (status) {
         free(tokens);
         return status;

@@ -58,11 +58,16 @@ static void write_file(const char *path, const char *text)
 /* `line` is split at spaces; "@tiny" and "@out" stand for the tiny model's and the results folder. */
 static pid_t start(const char *line, const char *stdout_path)
 {
-    char text[1024], *argv[64] = {binary};
-    int argc = 1;
+    char text[1024], *argv[64], *runner = getenv("KVLAB_RUNNER"); /* qemu-aarch64, say */
+    int argc = 0;
+    if (runner && runner[0])
+        argv[argc++] = runner;
+    argv[argc++] = binary;
     snprintf(text, sizeof text, "%s", line);
     for (char *word = strtok(text, " "); word && argc < 63; word = strtok(NULL, " "))
         argv[argc++] = strcmp(word, "@tiny") == 0 ? tiny : strcmp(word, "@out") == 0 ? out : word;
+
+    argv[argc] = NULL;
 
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
@@ -77,7 +82,7 @@ static pid_t start(const char *line, const char *stdout_path)
     posix_spawn_file_actions_addopen(&actions, 2, err_file, O_WRONLY | O_CREAT | O_TRUNC, 0666);
     posix_spawnattr_setsigdefault(&attributes, &defaults);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
-    int failed = posix_spawn(&child, binary, &actions, &attributes, argv, environ);
+    int failed = posix_spawnp(&child, argv[0], &actions, &attributes, argv, environ);
     posix_spawn_file_actions_destroy(&actions);
     posix_spawnattr_destroy(&attributes);
     if (failed)

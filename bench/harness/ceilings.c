@@ -126,7 +126,7 @@ static enum status memory_ceiling(struct bench *bench, enum status (*pass)(struc
         return status;
     status = probe_run(&probe, pass, &checksum, READ_PASSES, error);
     if (!status) {
-        *gb_per_s = (double)(bytes / share) / (probe.best_ms * 1e6); /* bytes per ms is kB/s */
+        *gb_per_s = (double)bytes / (double)share / (probe.best_ms * 1e6); /* bytes per ms is kB/s */
         meta_real(bench, key, *gb_per_s);
         meta_int(bench, "ceiling_buffer_bytes", (int64_t)bytes);
     }

@@ -86,7 +86,7 @@ static enum status range_parse(struct int_list *list, const char *text, size_t l
     if (step_sign == end)
         return error_set(error, STATUS_INPUT, "--%s: range \"%.*s\" needs a step, as in %.*s*2 or %.*s+128", option,
                          (int)length, text, (int)length, text, (int)length, text);
-    int64_t first, last, step;
+    int64_t first = 0, last = 0, step = 1;
     enum status status =
         piece_parse(&first, text, (size_t)(dash - text), text, length, option, minimum, maximum, error);
     if (!status)
@@ -124,7 +124,7 @@ enum status int_list_parse(struct int_list *list, const char *text, const char *
         } else if (dash) {
             status = range_parse(list, piece, length, dash, option, minimum, maximum, error);
         } else {
-            int64_t value;
+            int64_t value = 0;
             status = piece_parse(&value, piece, length, piece, length, option, minimum, maximum, error);
             if (!status)
                 status = list_add(list, value, option, error);

@@ -48,6 +48,7 @@ static enum status make_columns(struct results *results, struct error *error)
 
 static enum status write_line(struct results *results, const char *const *cells, struct error *error)
 {
+    assert(results->column_count > 0);
     bool *is_text = calloc(results->column_count, sizeof *is_text);
     size_t length;
     char *line = NULL;
@@ -65,6 +66,7 @@ static enum status write_line(struct results *results, const char *const *cells,
 /* Takes over results->current as the next row. */
 static enum status keep_row(struct results *results, struct error *error)
 {
+    assert(results->column_count > 0);
     char **fresh = calloc(results->column_count, sizeof *fresh);
     char ***rows = realloc(results->rows, (results->row_count + 1) * sizeof *rows);
     if (rows)

@@ -21,7 +21,8 @@ enum status row_file_create(struct row_file *file, const char *path, struct erro
     if (!file->path || asprintf(&file->temporary, "%s.XXXXXX", path) < 0) {
         file->temporary = NULL;
         row_file_close(file);
-        return error_set(error, STATUS_DEVICE, "%s: out of memory", path);
+        error_set(error, STATUS_DEVICE, "%s: out of memory", path);
+        return STATUS_DEVICE;
     }
     file->descriptor = mkostemp(file->temporary, O_CLOEXEC);
     if (file->descriptor < 0) {
@@ -68,7 +69,7 @@ void row_file_close(struct row_file *file)
 {
     if (file->descriptor >= 0) {
         close(file->descriptor);
-        if (!file->in_place)
+        if (!file->in_place && file->temporary)
             unlink(file->temporary);
     }
     free(file->temporary);

@@ -61,8 +61,11 @@ const char *bytes_text(char *text, size_t size, uint64_t bytes)
     static const char *const binary[] = {"KiB", "MiB", "GiB", "TiB"}, *const decimal[] = {"kB", "MB", "GB", "TB"};
     double b = (double)bytes / 1024, d = (double)bytes / 1000;
     int unit = 0;
-    for (; unit < 3 && b >= 1024; unit++, b /= 1024)
+    while (unit < 3 && b >= 1024) {
+        unit++;
+        b /= 1024;
         d /= 1000;
+    }
     snprintf(text, size, "%.1f %s (%.1f %s)", b, binary[unit], d, decimal[unit]);
     return text;
 }
