@@ -41,7 +41,7 @@ endif
 ## deps: install what building, plotting and testing need, if missing (NO_DEPS=1: only say what is missing)
 deps:
 	@$(ENSURE) $(PACKAGES_build) $(PACKAGES_plots) $(PACKAGES_tests)
-deps-%:
+deps-build deps-plots deps-tests deps-lint: deps-%:
 	@$(ENSURE) $(PACKAGES_$*)
 ENSURE = mkdir -p build && exec 9> build/deps.lock && flock 9 && NO_DEPS='$(NO_DEPS)' .ci/deps
 
@@ -165,5 +165,5 @@ help:
 	@echo; echo "Experiments, as make bench-<name>; MODEL=name  QUICK=1  ARGS='--contexts 512,1024' go through to kvlab:"
 	@sed -s -n '1s/^# \([^:]*\): */  \1\t/p' bench/*.md | expand -t 22
 
-.PHONY: all deps test test-sanitize lint format labs plots arm64 test-arm64 clean help
+.PHONY: all deps deps-build deps-plots deps-tests deps-lint test test-sanitize lint format labs plots arm64 test-arm64 clean help
 -include $(OBJECTS:.o=.d) $(TESTS:%=$(BUILD)/tests/%.d) $(SUPPORT:%.c=$(BUILD)/%.d)
