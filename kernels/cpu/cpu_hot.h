@@ -7,7 +7,7 @@
 #include "kernels/dtype.h"
 
 enum {
-    HOT_DOT_OUT = 4,      /* weight rows that dot() streams at once */
+    HOT_DOT_OUT = 4,      /* weight rows that dot() streams side by side */
     HOT_DOT_ROWS = 16,    /* most rows of x it serves from one read */
     HOT_KEYS = 128,       /* keys per attention tile */
     HOT_QUERIES = 128,    /* query vectors (token x head of one group) per tile, or one token's group if that is more */
@@ -15,14 +15,13 @@ enum {
     HOT_ALIGN_BYTES = 64, /* scratch starts on a cache line */
 };
 
-/* y[r * y_stride + j] = sum_i x[r][i] weight[j][i], f32 sums in an order that depends on `in` alone.
-   Weight row j starts at weight + j * weight_stride_bytes; nothing need be aligned. */
+/* y[j * stream_stride + r * row_stride] = sum_i x[r][i] weight[j][i], f32 sums in an order that depends on `in` alone.
+   The weight rows may be the same or anywhere, and nothing need be aligned. */
 struct hot_dot {
-    const void *x, *weight;
-    size_t weight_stride_bytes;
+    const void *x, *weight[HOT_DOT_OUT];
     float *y;
-    size_t y_stride;
-    int rows, out, in; /* rows <= HOT_DOT_ROWS, out <= HOT_DOT_OUT */
+    size_t stream_stride, row_stride;
+    int rows, in; /* rows <= HOT_DOT_ROWS */
 };
 
 /* One tile of attention: `tokens` rows of one sequence with the `group` query heads of one KV head, over the keys

@@ -7,7 +7,7 @@
 #include <omp.h>
 
 enum {
-    BLOCK_OUT = 64,    /* few rows: outputs per block of a thread */
+    BLOCK_OUT = 16,    /* few rows: outputs of one run that are finished together: a cache line of f32 */
     CONVERT_OUT = 256, /* many rows, type unknown to the matrix library: weight rows converted to f32 at a time */
 };
 
@@ -27,23 +27,35 @@ static void finish(const struct cpu_hot *hot, const struct linear_args *args, fl
     }
 }
 
-static void few_rows_block(const struct cpu_hot *hot, const struct linear_args *args, const void *x, size_t first,
-                           size_t count)
+/* Rows [begin, end) of the weight, one thread's share, as HOT_DOT_OUT runs that are read side by side. Where the last
+   runs are shorter, or empty, the share's last row stands in and its result is dropped. */
+static void few_rows_share(const struct cpu_hot *hot, const struct linear_args *args, const void *x, size_t begin,
+                           size_t end)
 {
-    float values[CPU_FEW_ROWS * BLOCK_OUT];
-    size_t row_bytes = (size_t)args->in * dtype_size(args->dtype);
-    for (size_t i = 0; i < count; i += HOT_DOT_OUT) {
-        struct hot_dot dot = {.x = x,
-                              .weight = (const char *)args->weight + (first + i) * row_bytes,
-                              .weight_stride_bytes = row_bytes,
-                              .y = values + i,
-                              .y_stride = BLOCK_OUT,
-                              .rows = args->rows,
-                              .out = count - i < HOT_DOT_OUT ? (int)(count - i) : HOT_DOT_OUT,
-                              .in = args->in};
-        hot->dot[args->dtype](&dot);
+    float values[HOT_DOT_OUT][CPU_FEW_ROWS][BLOCK_OUT];
+    const size_t row_bytes = (size_t)args->in * dtype_size(args->dtype), run = (end - begin + 3) / HOT_DOT_OUT;
+    struct hot_dot dot = {.x = x,
+                          .stream_stride = (size_t)CPU_FEW_ROWS * BLOCK_OUT,
+                          .row_stride = BLOCK_OUT,
+                          .rows = args->rows,
+                          .in = args->in};
+    for (size_t block = 0; block < run; block += BLOCK_OUT) {
+        size_t block_end = run - block < BLOCK_OUT ? run : block + BLOCK_OUT;
+        for (size_t i = block; i < block_end; i++) {
+            for (size_t j = 0; j < HOT_DOT_OUT; j++) {
+                size_t row = begin + j * run + i;
+                dot.weight[j] = (const char *)args->weight + (row < end ? row : end - 1) * row_bytes;
+            }
+            dot.y = &values[0][0][i - block];
+            hot->dot[args->dtype](&dot);
+        }
+        for (size_t j = 0; j < HOT_DOT_OUT; j++) {
+            size_t first = begin + j * run + block, last = begin + j * run + block_end;
+            if (first < end)
+                finish(hot, args, values[j][0], BLOCK_OUT, 0, (size_t)args->rows, first,
+                       (last < end ? last : end) - first);
+        }
     }
-    finish(hot, args, values, BLOCK_OUT, 0, (size_t)args->rows, first, count);
 }
 
 /* x as the kernel wants it: f32 for all but the bf16 dot products. x is small and stays in the caches. */
@@ -62,11 +74,14 @@ static const void *few_rows_x(struct cpu_device *cpu, const struct linear_args *
 static void few_rows(struct cpu_device *cpu, const struct linear_args *args)
 {
     const void *x = few_rows_x(cpu, args);
-    long blocks = ((long)args->out + BLOCK_OUT - 1) / BLOCK_OUT;
-#pragma omp parallel for schedule(static) num_threads(cpu->threads) if (blocks > 1)
-    for (long b = 0; b < blocks; b++) {
-        size_t first = (size_t)b * BLOCK_OUT, left = (size_t)args->out - first;
-        few_rows_block(cpu->hot, args, x, first, left < BLOCK_OUT ? left : BLOCK_OUT);
+    const size_t unit = HOT_DOT_OUT * BLOCK_OUT, out = (size_t)args->out, units = (out + unit - 1) / unit;
+    const size_t threads = (size_t)cpu->threads;
+#pragma omp parallel for schedule(static) num_threads(cpu->threads) if (units > 1)
+    for (size_t t = 0; t < threads; t++) {
+        size_t begin = units * t / threads * unit, end = units * (t + 1) / threads * unit;
+        end = end < out ? end : out;
+        if (begin < end)
+            few_rows_share(cpu->hot, args, x, begin, end);
     }
 }
 

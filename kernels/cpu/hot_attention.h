@@ -75,37 +75,49 @@ struct hot_scratch {
     float *q, *scores, *k, *v;
 };
 
-/* The values of the KV head at `position`, in the sequence's K or V tensor. */
-VEC_INLINE const void *hot_kv_row(const struct hot_attend *t, const void *tensor, int position)
+/* Where the values of the tile's keys lie in the sequence's K and V tensors, in bytes: block by block, slot by slot. */
+static void hot_find_rows(const struct hot_attend *t, int first, int keys, size_t offset[HOT_KEYS])
 {
-    size_t block = (size_t)t->block_table[position / t->block_size];
-    size_t slot = (size_t)(position % t->block_size);
-    size_t row = (block * (size_t)t->kv_heads + (size_t)t->kv_head) * (size_t)t->block_size + slot;
-    return hot_at(t->kv_dtype, tensor, row * (size_t)t->head_dim);
-}
-
-/* VL keys, transposed: k[d][0 .. VL) of the tile. Rows past `keys` are zeros. */
-VEC_INLINE void hot_load_keys(enum dtype dtype, const struct hot_attend *t, int first, size_t keys, float *k)
-{
-    const void *row[VL];
-    size_t head_dim = (size_t)t->head_dim;
-    for (size_t i = 0; i < keys; i++)
-        row[i] = hot_kv_row(t, t->k, first + (int)i);
-    for (size_t d = 0; d < head_dim; d += VL) {
-        vec block[VL];
-        for (size_t i = 0; i < VL; i++)
-            block[i] = i < keys ? hot_load_upto(dtype, hot_at(dtype, row[i], d), head_dim - d) : vec_set1(0.0f);
-        vec_transpose(block);
-        for (size_t i = 0; i < VL && d + i < head_dim; i++)
-            vec_store_f32(k + (d + i) * HOT_KEYS, block[i]);
+    size_t row_bytes = (size_t)t->head_dim * hot_size(t->kv_dtype), head = (size_t)t->kv_head, i = 0;
+    int block = first / t->block_size, slot = first % t->block_size;
+    for (; i < (size_t)keys; block++, slot = 0) {
+        size_t row = ((size_t)t->block_table[block] * (size_t)t->kv_heads + head) * (size_t)t->block_size;
+        for (; slot < t->block_size && i < (size_t)keys; slot++, i++)
+            offset[i] = (row + (size_t)slot) * row_bytes;
     }
 }
 
-/* V rows as f32, padded with zeros to whole vectors. */
-VEC_INLINE void hot_load_value(enum dtype dtype, const struct hot_attend *t, int position, float *v)
+/* VL keys, transposed: k[d][0 .. VL) of the tile. Keys past `keys` are zeros. bf16 is turned in pairs, which halves the
+   shuffles. */
+VEC_INLINE void hot_load_keys(enum dtype dtype, const char *tensor, const size_t *offset, size_t keys, size_t head_dim,
+                              float *k)
 {
-    const void *row = hot_kv_row(t, t->v, position);
-    size_t head_dim = (size_t)t->head_dim, padded = hot_padded(t->head_dim);
+    const size_t step = dtype == DTYPE_BF16 ? 2 * VL : VL, size = hot_size(dtype);
+    for (size_t d = 0; d < head_dim; d += step) {
+        vec block[VL];
+        size_t left = head_dim - d < step ? head_dim - d : step;
+        for (size_t i = 0; i < VL; i++) {
+            const char *from = tensor + offset[i < keys ? i : 0] + d * size;
+            if (i >= keys)
+                block[i] = vec_set1(0.0f);
+            else if (dtype != DTYPE_BF16)
+                block[i] = hot_load_upto(dtype, from, left);
+            else /* pairs as they are: as many bytes as half as many f32 */
+                block[i] = hot_load_upto(DTYPE_F32, from, left / 2);
+        }
+        vec_transpose(block);
+        for (size_t i = 0; i < VL && i * step / VL < left; i++) {
+            float *to = k + (d + i * step / VL) * HOT_KEYS;
+            vec_store_f32(to, dtype == DTYPE_BF16 ? vec_pair_first(block[i]) : block[i]);
+            if (dtype == DTYPE_BF16)
+                vec_store_f32(to + HOT_KEYS, vec_pair_second(block[i]));
+        }
+    }
+}
+
+/* A row of V as f32, padded with zeros to whole vectors. */
+VEC_INLINE void hot_load_value(enum dtype dtype, const char *row, size_t head_dim, size_t padded, float *v)
+{
     size_t d = 0;
     for (; d < head_dim; d += VL)
         vec_store_f32(v + d, hot_load_upto(dtype, hot_at(dtype, row, d), head_dim - d));
@@ -115,10 +127,12 @@ VEC_INLINE void hot_load_value(enum dtype dtype, const struct hot_attend *t, int
 
 VEC_INLINE void hot_load_tile_of(enum dtype dtype, const struct hot_attend *t, int first, int keys, float *k, float *v)
 {
-    for (int i = 0; i < keys; i += VL)
-        hot_load_keys(dtype, t, first + i, (size_t)(keys - i < VL ? keys - i : VL), k + i);
-    for (int i = 0; i < keys; i++)
-        hot_load_value(dtype, t, first + i, v + (size_t)i * hot_padded(t->head_dim));
+    size_t offset[HOT_KEYS], head_dim = (size_t)t->head_dim, padded = hot_padded(t->head_dim), count = (size_t)keys;
+    hot_find_rows(t, first, keys, offset);
+    for (size_t i = 0; i < count; i += VL)
+        hot_load_keys(dtype, t->k, offset + i, count - i < VL ? count - i : VL, head_dim, k + i);
+    for (size_t i = 0; i < count; i++)
+        hot_load_value(dtype, (const char *)t->v + offset[i], head_dim, padded, v + i * padded);
 }
 
 static void hot_load_tile(const struct hot_attend *t, int first, int keys, float *k, float *v)

@@ -4,9 +4,7 @@
 #if defined(__x86_64__)
 #include "kernels/cpu/vec_avx512.h"
 
-#define HOT_NAME       "avx512"
-#define HOT_DOT_BF16   dot_bf16
-#define HOT_DOT_BF16_X DTYPE_F32
+#define HOT_NAME "avx512"
 #include "kernels/cpu/hot_table.h"
 
 const struct cpu_hot *const hot_avx512 = &table;

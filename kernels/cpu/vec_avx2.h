@@ -28,6 +28,15 @@ VEC_INLINE vec vec_load_f16(const void *from)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128(from));
 }
+/* The first and the second bf16 of each lane's pair (the first lies in the low half: little-endian). */
+VEC_INLINE vec vec_pair_first(vec pairs)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(pairs), 16));
+}
+VEC_INLINE vec vec_pair_second(vec pairs)
+{
+    return _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(pairs), _mm256_set1_epi32((int)0xffff0000u)));
+}
 VEC_INLINE void vec_store_f32(void *to, vec a)
 {
     _mm256_storeu_ps(to, a);

@@ -28,6 +28,15 @@ VEC_INLINE vec vec_load_f16(const void *from)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256(from));
 }
+/* The first and the second bf16 of each lane's pair (the first lies in the low half: little-endian). */
+VEC_INLINE vec vec_pair_first(vec pairs)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pairs), 16));
+}
+VEC_INLINE vec vec_pair_second(vec pairs)
+{
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(pairs), _mm512_set1_epi32((int)0xffff0000u)));
+}
 VEC_INLINE void vec_store_f32(void *to, vec a)
 {
     _mm512_storeu_ps(to, a);
@@ -67,6 +76,14 @@ VEC_INLINE vec vec_fma(vec a, vec b, vec c)
 {
     return _mm512_fmadd_ps(a, b, c);
 }
+#if defined(VEC_HAS_PAIRS)
+/* Lane i: a[2i] b[2i] + a[2i + 1] b[2i + 1] + c[i], a and b 32 bf16 each. The instruction adds in f32 and takes
+   subnormal inputs for zeros. */
+VEC_INLINE vec vec_dot_pairs(vec a, vec b, vec c)
+{
+    return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b);
+}
+#endif
 /* The larger; b where either is a NaN. */
 VEC_INLINE vec vec_max(vec a, vec b)
 {

@@ -55,6 +55,15 @@ VEC_INLINE vec vec_load_f16(const void *from)
     vec_bits value = (vec_bits)((vec)magnitude * 0x1p112f);
     return (vec)(value | (special & 0x7f800000u) | (half & 0x8000) << 16);
 }
+/* The first and the second bf16 of each lane's pair (the first lies in the low half: little-endian). */
+VEC_INLINE vec vec_pair_first(vec pairs)
+{
+    return (vec)((vec_bits)pairs << 16);
+}
+VEC_INLINE vec vec_pair_second(vec pairs)
+{
+    return (vec)((vec_bits)pairs & 0xffff0000u);
+}
 VEC_INLINE void vec_store_f32(void *to, vec a)
 {
     memcpy(to, &a, sizeof a);
