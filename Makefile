@@ -134,9 +134,10 @@ test-sanitize:
 	    CFLAGS='-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer'
 
 ## lint: formatting and clang-tidy, warnings are errors
-lint: $(SOURCES:%.c=$(BUILD)/lint/%.ok) $(patsubst %.c,$(BUILD)/lint/%.ok,$(wildcard tests/*.c)) | deps-lint
-	@clang-format --dry-run -Werror $(SOURCES) $(HEADERS) $(wildcard tests/*.c)
+lint: lint-format $(patsubst %.c,$(BUILD)/lint/%.ok,$(SOURCES) $(wildcard tests/*.c))
 	@echo "lint: clean"
+lint-format: | deps-lint
+	@clang-format --dry-run -Werror $(SOURCES) $(HEADERS) $(wildcard tests/*.c)
 $(BUILD)/lint/%.ok: %.c $(HEADERS) .clang-tidy tests/.clang-tidy | deps-build deps-tests deps-lint
 	@mkdir -p $(@D)
 	$(call SAY,tidy $<)
@@ -165,5 +166,5 @@ help:
 	@echo; echo "Experiments, as make bench-<name>; MODEL=name  QUICK=1  ARGS='--contexts 512,1024' go through to kvlab:"
 	@sed -s -n '1s/^# \([^:]*\): */  \1\t/p' bench/*.md | expand -t 22
 
-.PHONY: all deps deps-build deps-plots deps-tests deps-lint test test-sanitize lint format labs plots arm64 test-arm64 clean help
+.PHONY: all deps deps-build deps-plots deps-tests deps-lint test test-sanitize lint lint-format format labs plots arm64 test-arm64 clean help
 -include $(OBJECTS:.o=.d) $(TESTS:%=$(BUILD)/tests/%.d) $(SUPPORT:%.c=$(BUILD)/%.d)
