@@ -253,8 +253,8 @@ static void bad_settings_touch_nothing(void **state)
         {"--contexts 16,,32", 2, "--contexts"},
         {"--contexts 99999999999999999999999", 2, "--contexts"},
         {"--contexts 2000000000000", 3, "512000000000000"}, /* 2 * 2 layers * 2 heads * 8 * 4 = 256 bytes a token */
-        {"--contexts 1000000 --budget 100MB", 3, "100000000"},
-        {"--budget 1kB", 3, "1000"},
+        {"--contexts 1000000 --budget 100MB", 3, "--contexts: 1000000 tokens need 256000000 bytes"},
+        {"--contexts 16 --budget 150kB", 3, "tiny does not fit"}, /* found before any weight is made */
         {"--budget -1", 2, "--budget"},
         {"--threads many", 2, "--threads"},
         {"--dtype int3", 2, "f32, f16, bf16"},
