@@ -145,6 +145,82 @@ static void hot_load_tile(const struct hot_attend *t, int first, int keys, float
         hot_load_tile_of(DTYPE_BF16, t, first, keys, k, v);
 }
 
+/* ---- few query vectors (decode with small groups): K and V straight from the cache, in order, nothing staged */
+
+enum {
+    DIRECT_ROWS = 4, /* query vectors that go over K and V together; the tile stays in the L1 cache for the next ones */
+    DIRECT_MAX = 8,  /* query vectors; from about there on turning K once is cheaper than adding up lanes for each */
+};
+
+/* scores[m][i] = q[m] . k[i] for m < R: VL keys' lane sums at a time, turned and added up. */
+VEC_INLINE void hot_direct_scores(enum dtype dtype, const struct hot_attend *t, const size_t *offset, size_t keys,
+                                  int R, const float *q, float *scores)
+{
+    const size_t head_dim = (size_t)t->head_dim, whole = head_dim / VL * VL;
+    for (size_t i = 0; i < keys; i += VL) {
+        vec lanes[DIRECT_ROWS][VL];
+        for (size_t j = 0; j < VL; j++) {
+            const char *row = (const char *)t->k + offset[i + j < keys ? i + j : keys - 1];
+            vec sum[DIRECT_ROWS];
+            for (int m = 0; m < R; m++)
+                sum[m] = vec_set1(0.0f);
+            for (size_t d = 0; d < whole; d += VL) {
+                vec k = hot_load(dtype, hot_at(dtype, row, d));
+                for (int m = 0; m < R; m++)
+                    sum[m] = vec_fma(vec_load_f32(q + (size_t)m * head_dim + d), k, sum[m]);
+            }
+            for (int m = 0; m < R; m++) {
+                if (whole < head_dim)
+                    sum[m] = vec_fma(hot_load_part(DTYPE_F32, q + (size_t)m * head_dim + whole, head_dim - whole),
+                                     hot_load_part(dtype, hot_at(dtype, row, whole), head_dim - whole), sum[m]);
+                lanes[m][j] = sum[m];
+            }
+        }
+        for (int m = 0; m < R; m++) {
+            vec_transpose(lanes[m]);
+            for (size_t width = VL / 2; width > 0; width /= 2)
+                for (size_t j = 0; j < width; j++)
+                    lanes[m][j] = vec_add(lanes[m][j], lanes[m][j + width]);
+            vec_store_f32(scores + (size_t)m * HOT_KEYS + i, lanes[m][0]);
+        }
+    }
+}
+
+/* o[m][d] += sum_i p[m][i] v[i][d] for m < R and N vectors of d from `first` on. */
+VEC_INLINE void hot_direct_panel(enum dtype dtype, const struct hot_attend *t, const size_t *offset, size_t keys, int R,
+                                 int N, size_t first, const float *p, float *o)
+{
+    const size_t padded = hot_padded(t->head_dim), left = (size_t)t->head_dim - first;
+    vec sum[DIRECT_ROWS][VEC_TILE_VECTORS];
+    for (int m = 0; m < R; m++)
+        for (int n = 0; n < N; n++)
+            sum[m][n] = vec_load_f32(o + (size_t)m * padded + first + (size_t)(n * VL));
+    for (size_t i = 0; i < keys; i++) {
+        const char *row = (const char *)t->v + offset[i];
+        vec v[VEC_TILE_VECTORS];
+        for (int n = 0; n < N; n++) {
+            const void *from = hot_at(dtype, row, first + (size_t)(n * VL));
+            v[n] = N > 1 ? hot_load(dtype, from) : hot_load_upto(dtype, from, left);
+        }
+        for (int m = 0; m < R; m++)
+            for (int n = 0; n < N; n++)
+                sum[m][n] = vec_fma(vec_set1(p[(size_t)m * HOT_KEYS + i]), v[n], sum[m][n]);
+    }
+    for (int m = 0; m < R; m++)
+        for (int n = 0; n < N; n++)
+            vec_store_f32(o + (size_t)m * padded + first + (size_t)(n * VL), sum[m][n]);
+}
+
+VEC_INLINE void hot_direct_output(enum dtype dtype, const struct hot_attend *t, const size_t *offset, size_t keys,
+                                  int R, const float *p, float *o)
+{
+    size_t d = 0, head_dim = (size_t)t->head_dim;
+    for (; d + VEC_TILE_VECTORS * VL <= head_dim; d += VEC_TILE_VECTORS * VL)
+        hot_direct_panel(dtype, t, offset, keys, R, VEC_TILE_VECTORS, d, p, o);
+    for (; d < head_dim; d += VL)
+        hot_direct_panel(dtype, t, offset, keys, R, 1, d, p, o);
+}
+
 /* Scores of keys that row m may not see become -infinity. The tile's keys are [first, first + keys). */
 VEC_INLINE void hot_mask(const struct hot_attend *t, int position, int first, int keys, float *scores)
 {
@@ -197,11 +273,61 @@ static void hot_attend_begin(const struct hot_attend *t, float *q)
     }
 }
 
-static void hot_attend_tile(const struct hot_attend *t, const struct hot_scratch *s, int first, int keys)
+/* Scores to weights, row by row. */
+static void hot_softmax(const struct hot_attend *t, int first, int keys, float *scores)
 {
     size_t m_count = (size_t)t->tokens * (size_t)t->group, padded = hot_padded(t->head_dim);
     size_t vectors = ((size_t)keys + VL - 1) / VL;
-    hot_load_tile(t, first, keys, s->k, s->v);
+    for (size_t m = 0; m < m_count; m++) {
+        float *row = scores + m * HOT_KEYS;
+        hot_mask(t, t->positions[m / (size_t)t->group], first, keys, row);
+        hot_softmax_row(row, vectors, &t->maximum[m], &t->sum[m], t->o + m * padded, padded / VL);
+    }
+}
+
+/* All query vectors in turn, DIRECT_ROWS at a time; constant type and number of rows for the compiler. */
+#define HOT_DIRECT(CALL, DTYPE)                                                                                        \
+    for (int m = 0; m < m_count; m += DIRECT_ROWS) {                                                                   \
+        switch (m_count - m) {                                                                                         \
+        case 1:                                                                                                        \
+            CALL(DTYPE, 1);                                                                                            \
+            break;                                                                                                     \
+        case 2:                                                                                                        \
+            CALL(DTYPE, 2);                                                                                            \
+            break;                                                                                                     \
+        case 3:                                                                                                        \
+            CALL(DTYPE, 3);                                                                                            \
+            break;                                                                                                     \
+        default:                                                                                                       \
+            CALL(DTYPE, 4);                                                                                            \
+            break;                                                                                                     \
+        }                                                                                                              \
+    }
+#define HOT_SCORES(DTYPE, R)                                                                                           \
+    hot_direct_scores(DTYPE, t, offset, (size_t)keys, R, s->q + (size_t)m * (size_t)t->head_dim,                       \
+                      s->scores + (size_t)m * HOT_KEYS)
+#define HOT_OUTPUT(DTYPE, R)                                                                                           \
+    hot_direct_output(DTYPE, t, offset, (size_t)keys, R, s->scores + (size_t)m * HOT_KEYS,                             \
+                      t->o + (size_t)m * hot_padded(t->head_dim))
+#define HOT_DIRECT_OF(NAME, DTYPE)                                                                                     \
+    static void NAME(const struct hot_attend *t, const struct hot_scratch *s, int first, int keys)                     \
+    {                                                                                                                  \
+        const int m_count = t->tokens * t->group;                                                                      \
+        size_t offset[HOT_KEYS];                                                                                       \
+        hot_find_rows(t, first, keys, offset);                                                                         \
+        HOT_DIRECT(HOT_SCORES, DTYPE)                                                                                  \
+        hot_softmax(t, first, keys, s->scores);                                                                        \
+        HOT_DIRECT(HOT_OUTPUT, DTYPE)                                                                                  \
+    }
+HOT_DIRECT_OF(hot_direct_f32, DTYPE_F32)
+HOT_DIRECT_OF(hot_direct_f16, DTYPE_F16)
+HOT_DIRECT_OF(hot_direct_bf16, DTYPE_BF16)
+
+/* ---- many query vectors */
+
+static void hot_attend_tile(const struct hot_attend *t, const struct hot_scratch *s, int first, int keys)
+{
+    size_t m_count = (size_t)t->tokens * (size_t)t->group, padded = hot_padded(t->head_dim);
     struct hot_product scores = {.a = s->q,
                                  .a_stride = (size_t)t->head_dim,
                                  .b = s->k,
@@ -209,14 +335,8 @@ static void hot_attend_tile(const struct hot_attend *t, const struct hot_scratch
                                  .c = s->scores,
                                  .c_stride = HOT_KEYS,
                                  .m = m_count,
-                                 .n_vectors = vectors,
+                                 .n_vectors = ((size_t)keys + VL - 1) / VL,
                                  .k = (size_t)t->head_dim};
-    hot_multiply(&scores);
-    for (size_t m = 0; m < m_count; m++) {
-        float *row = s->scores + m * HOT_KEYS;
-        hot_mask(t, t->positions[m / (size_t)t->group], first, keys, row);
-        hot_softmax_row(row, vectors, &t->maximum[m], &t->sum[m], t->o + m * padded, padded / VL);
-    }
     struct hot_product output = {.a = s->scores,
                                  .a_stride = HOT_KEYS,
                                  .b = s->v,
@@ -227,6 +347,9 @@ static void hot_attend_tile(const struct hot_attend *t, const struct hot_scratch
                                  .n_vectors = padded / VL,
                                  .k = (size_t)keys,
                                  .accumulate = 1};
+    hot_load_tile(t, first, keys, s->k, s->v);
+    hot_multiply(&scores);
+    hot_softmax(t, first, keys, s->scores);
     hot_multiply(&output);
 }
 
@@ -240,7 +363,14 @@ static void hot_attend(const struct hot_attend *t)
     hot_attend_begin(t, s.q);
     for (int first = t->first_key; first < t->end_key; first += HOT_KEYS) {
         int keys = t->end_key - first < HOT_KEYS ? t->end_key - first : HOT_KEYS;
-        hot_attend_tile(t, &s, first, keys);
+        if (m_count > DIRECT_MAX)
+            hot_attend_tile(t, &s, first, keys);
+        else if (t->kv_dtype == DTYPE_F32)
+            hot_direct_f32(t, &s, first, keys);
+        else if (t->kv_dtype == DTYPE_F16)
+            hot_direct_f16(t, &s, first, keys);
+        else
+            hot_direct_bf16(t, &s, first, keys);
     }
 }
 
