@@ -181,20 +181,23 @@ static enum status add_segment(struct ledger *ledger, uint64_t bytes, struct seg
     struct segment *segment = calloc(1, sizeof *segment);
     struct piece *piece = calloc(1, sizeof *piece);
     void *memory = NULL;
+    enum status status = STATUS_OK;
     if (segment == NULL || piece == NULL)
-        error_set(error, STATUS_DEVICE, "ledger: out of host memory");
-    else if (ledger->device->ops->alloc(ledger->device, bytes, &memory, error) == STATUS_OK) {
-        piece->bytes = bytes;
-        *segment = (struct segment){.next = ledger->segments, .memory = memory, .bytes = bytes, .pieces = piece};
-        ledger->segments = segment;
-        ledger->counts.reserved += bytes;
-        ledger->counts.peak_reserved = maximum(ledger->counts.peak_reserved, ledger->counts.reserved);
-        *out = segment;
-        return STATUS_OK;
+        status = error_set(error, STATUS_DEVICE, "ledger: out of host memory");
+    else
+        status = ledger->device->ops->alloc(ledger->device, bytes, &memory, error);
+    if (status != STATUS_OK) {
+        free(segment);
+        free(piece);
+        return status;
     }
-    free(segment);
-    free(piece);
-    return error->status;
+    piece->bytes = bytes;
+    *segment = (struct segment){.next = ledger->segments, .memory = memory, .bytes = bytes, .pieces = piece};
+    ledger->segments = segment;
+    ledger->counts.reserved += bytes;
+    ledger->counts.peak_reserved = maximum(ledger->counts.peak_reserved, ledger->counts.reserved);
+    *out = segment;
+    return STATUS_OK;
 }
 
 /* Cuts `bytes` off the front of a free piece; the rest stays free. */
@@ -251,8 +254,12 @@ enum status ledger_alloc(struct ledger *ledger, enum ledger_tag tag, uint64_t by
     struct piece *piece = own ? NULL : find_free(ledger, padded, &segment);
     if (piece == NULL) {
         uint64_t page = ledger->device->info.page_bytes;
-        if (add_segment(ledger, round_up(own ? padded : LEDGER_OWN_SEGMENT_BYTES, page), &segment, error) != STATUS_OK)
-            return error_prefix(error, "%s (%" PRIu64 " bytes of %s)", what, bytes, ledger_tag_name(tag));
+        enum status status =
+            add_segment(ledger, round_up(own ? padded : LEDGER_OWN_SEGMENT_BYTES, page), &segment, error);
+        if (status != STATUS_OK) {
+            error_prefix(error, "%s (%" PRIu64 " bytes of %s)", what, bytes, ledger_tag_name(tag));
+            return status;
+        }
         piece = segment->pieces;
     }
     /* The tail of an own segment stays with its piece: it is rounding, not room for others. */

@@ -4,14 +4,14 @@
 #include <stdio.h>
 #include <string.h>
 
-enum status error_set(struct error *error, enum status status, const char *format, ...)
+int error_write(struct error *error, enum status status, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(error->message, sizeof error->message, format, arguments);
+    int written = vsnprintf(error->message, sizeof error->message, format, arguments);
     va_end(arguments);
     error->status = status;
-    return status;
+    return written;
 }
 
 enum status error_prefix(struct error *error, const char *format, ...)

@@ -21,9 +21,15 @@ struct error {
     char message[1024];
 };
 
-/* Fills in `error` and returns `status`, so that a failure reads `return error_set(error, STATUS_INPUT, ...)`. */
-enum status error_set(struct error *error, enum status status, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+/* Fills in `error` and gives `status`, so that a failure reads `return error_set(error, STATUS_INPUT, "...", ...)`. A
+   macro, so that compilers and analysers see which status that is. */
+#define error_set(error, status, ...) error_status(error_write((error), (status), __VA_ARGS__), (status))
+int error_write(struct error *error, enum status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static inline enum status error_status(int written, enum status status)
+{
+    (void)written;
+    return status;
+}
 
 /* Puts "context: " before the message that is already there; returns its status. */
 enum status error_prefix(struct error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
