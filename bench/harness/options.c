@@ -1,7 +1,6 @@
 /* The options that every experiment shares. One row here is all it takes: parsing and --help follow. */
 #include "bench/harness/option_table.h"
 
-#include <limits.h>
 #include <string.h>
 
 static const char *const format_choices[] = {"table", "csv", "json", "md", NULL}; /* as enum output_format */
@@ -22,7 +21,7 @@ static const struct option_row rows[] = {
      .help = "tokens: 512,1024 or ranges, 512-8192*2 (factor 2), 128-1024+128 (step 128)"},
     {"batch", "LIST", OPTION_LIST, FIELD(batch), .minimum = 1, .maximum = 65536,
      .help = "sequences at a time, where the experiment has batches"},
-    {"new-tokens", "LIST", OPTION_LIST, FIELD(new_tokens), .minimum = 1, .maximum = INT_MAX,
+    {"new-tokens", "LIST", OPTION_LIST, FIELD(new_tokens), .minimum = 1, .maximum = 1 << 24,
      .help = "tokens to generate, where the experiment generates"},
     {"reps", "N", OPTION_INT, FIELD(reps), .minimum = 1, .maximum = 1000000, .help = "repetitions of each measurement"},
     {"threads", "N", OPTION_INT, FIELD(threads), .minimum = 0, .maximum = 4096,
