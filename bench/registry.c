@@ -7,8 +7,9 @@ extern const struct experiment slope_experiment;
 extern const struct experiment logits_experiment;
 extern const struct experiment cache_experiment;
 extern const struct experiment tpot_experiment;
+extern const struct experiment anatomy_experiment;
 
 const struct experiment *const experiments[] = {
-    &formula_experiment, &kv_experiment, &slope_experiment, &logits_experiment, &cache_experiment,
-    &tpot_experiment,    NULL,
+    &formula_experiment, &kv_experiment,   &slope_experiment,   &logits_experiment,
+    &cache_experiment,   &tpot_experiment, &anatomy_experiment, NULL,
 };

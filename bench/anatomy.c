@@ -1,0 +1,222 @@
+/* anatomy: where does the memory of a run go, and what does the outside see beyond it?
+
+   Predicted: weights, KV cache and logits from the config, workspace from the shapes of a pass. Measured at five
+   moments by three ways of counting: the ledger's live bytes by tag, what the ledger holds from the device for them,
+   and what the machine sees of the process. Each holds the one before it, so that the differences have names: rounding
+   and fragmentation (reserved - ledger), and what runtime, libraries and program take (driver - reserved). */
+#include "bench/harness/prefilled.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+enum moment { START, LOADED, ALL_LOGITS, LAST_LOGITS, RELEASED, MOMENTS };
+static const char *const moment_names[MOMENTS] = {"start", "weights loaded", "prefill with all logits",
+                                                  "prefill with last logits", "released"};
+
+static const struct column columns[] = {
+    {"moment", COLUMN_TEXT, 0, true,
+     "start: device open, nothing allocated. weights loaded: weights, and the workspace that passes will use. prefill "
+     "with all / last logits: right after a prefill, its cache and logits still held; the former is given back before "
+     "the latter. released: all given back."},
+    {"weights_bytes", COLUMN_INT, 0, false, "Source ledger: live bytes tagged weights."},
+    {"kv_bytes", COLUMN_INT, 0, false, "Source ledger: live bytes tagged kv."},
+    {"logits_bytes", COLUMN_INT, 0, false, "Source ledger: live bytes tagged logits."},
+    {"workspace_bytes", COLUMN_INT, 0, false, "Source ledger: live bytes tagged workspace (activations, scratch)."},
+    {"other_bytes", COLUMN_INT, 0, false, "Source ledger: live bytes tagged other."},
+    {"ledger_bytes", COLUMN_INT, 0, false, "Source ledger: live bytes of all tags, kept as a total of its own."},
+    {"reserved_bytes", COLUMN_INT, 0, false,
+     "Source reserved: what the ledger holds from the device for them; beyond ledger_bytes lies rounding and "
+     "fragmentation. Weights mapped from a file are in the ledger, but not reserved."},
+    {"driver_bytes", COLUMN_INT, 0, false,
+     "Source driver: the process as seen from outside (resident pages on a CPU, memory in use on a GPU), all of it."},
+    {"overhead_bytes", COLUMN_INT, 0, false,
+     "driver_bytes less reserved_bytes: runtime, libraries and the program itself. Negative where reserved pages were "
+     "never touched."},
+    {"context", COLUMN_INT, 0, true, "Tokens of the two prefills, each into an exact cache."},
+    {"weights_formula_bytes", COLUMN_INT, 0, false, "Source formula: parameters * bytes per value; 0 when not loaded."},
+    {"kv_formula_bytes", COLUMN_INT, 0, false,
+     "Source formula: 2 * layers * KV heads * head_dim * bytes per value * context; 0 without a cache."},
+    {"logits_formula_bytes", COLUMN_INT, 0, false,
+     "Source formula: positions * vocabulary * bytes per value; 0 without logits."},
+    {"since_start_bytes", COLUMN_INT, 0, false,
+     "driver_bytes less those at the start of this process's measurement: at released, what did not come back."},
+};
+static const struct table tables[] = {{"", true, columns, sizeof columns / sizeof *columns}};
+
+/* What the formulas give for a moment, in bytes. */
+struct prediction {
+    uint64_t weights, kv, logits;
+};
+
+static struct prediction predict(const struct bench *bench, enum moment moment, int64_t context)
+{
+    struct prediction bytes = {0};
+    bool prefilled = moment == ALL_LOGITS || moment == LAST_LOGITS;
+    if (prefilled || moment == LOADED)
+        bytes.weights = formula_weight_bytes(&bench->config, bench->dtype);
+    if (prefilled) {
+        bytes.kv = formula_kv_bytes(&bench->config, bench->kv_dtype, context);
+        bytes.logits = formula_logits_bytes(&bench->config, bench->dtype, moment == ALL_LOGITS ? context : 1);
+    }
+    return bytes;
+}
+
+static void set_prediction(const struct bench *bench, struct results *results, enum moment moment, int64_t context)
+{
+    struct prediction bytes = predict(bench, moment, context);
+    results_set_text(results, "moment", moment_names[moment]);
+    results_set_int(results, "context", context);
+    results_set_int(results, "weights_formula_bytes", (int64_t)bytes.weights);
+    results_set_int(results, "kv_formula_bytes", (int64_t)bytes.kv);
+    results_set_int(results, "logits_formula_bytes", (int64_t)bytes.logits);
+}
+
+static bool recorded(const struct results *results, enum moment moment, int64_t context)
+{
+    for (size_t row = 0; row < results_rows(results); row++)
+        if (results_real(results, row, "context") == (double)context &&
+            strcmp(results_text(results, row, "moment"), moment_names[moment]) == 0)
+            return true;
+    return false;
+}
+
+/* One context, from start to release; `driver_at_start` is that of its first moment. */
+struct run_state {
+    struct bench *bench;
+    struct results *results;
+    int64_t context;
+    uint64_t driver_at_start;
+};
+
+/* The row of this moment, unless --resume has kept it. */
+static enum status record(struct run_state *state, enum moment moment, struct error *error)
+{
+    static const char *const tag_columns[LEDGER_TAGS] = {"weights_bytes", "kv_bytes", "logits_bytes", "workspace_bytes",
+                                                         "other_bytes"};
+    struct results *results = state->results;
+    struct ledger_counts counts = ledger_counts(state->bench->ledger);
+    uint64_t driver;
+    const char *missing;
+    bool known = bench_driver_bytes(state->bench, &driver, &missing);
+    if (moment == START && known)
+        state->driver_at_start = driver;
+    if (recorded(results, moment, state->context))
+        return STATUS_OK;
+    set_prediction(state->bench, results, moment, state->context);
+    for (int tag = 0; tag < LEDGER_TAGS; tag++)
+        results_set_int(results, tag_columns[tag], (int64_t)counts.live[tag]);
+    results_set_int(results, "ledger_bytes", (int64_t)counts.live_total);
+    results_set_int(results, "reserved_bytes", (int64_t)counts.reserved);
+    if (known) {
+        results_set_int(results, "driver_bytes", (int64_t)driver);
+        results_set_int(results, "overhead_bytes", (int64_t)(driver - counts.reserved));
+        results_set_int(results, "since_start_bytes", (int64_t)(driver - state->driver_at_start));
+    } else {
+        results_set_missing(results, "driver_bytes", missing);
+    }
+    return results_end_row(results, error);
+}
+
+static enum status prefill(struct run_state *state, struct model *model, enum moment moment, struct error *error)
+{
+    struct prefilled prefilled;
+    enum logits_positions positions = moment == ALL_LOGITS ? LOGITS_ALL : LOGITS_LAST;
+    progress_step(state->bench, 1.0, "%s, %" PRId64 " tokens", moment_names[moment], state->context);
+    enum status status = prefilled_init(&prefilled, state->bench, model, (int)state->context, positions, error);
+    if (status == STATUS_OK)
+        status = record(state, moment, error);
+    prefilled_free(&prefilled, model);
+    return status;
+}
+
+static enum status measure(struct run_state *state, struct error *error)
+{
+    struct bench *bench = state->bench;
+    struct bench_need need = {.kv_bytes = prefilled_kv_bytes(bench, state->context),
+                              .logits_bytes = formula_logits_bytes(&bench->config, bench->dtype, state->context)};
+    struct model model;
+    progress_step(bench, 1.0, "weights");
+    if (record(state, START, error) != STATUS_OK ||
+        bench_open_model(bench, &prefill_limits, &need, &model, error) != STATUS_OK)
+        return error->status;
+    enum status status = record(state, LOADED, error);
+    if (status == STATUS_OK)
+        status = prefill(state, &model, ALL_LOGITS, error);
+    if (status == STATUS_OK)
+        status = prefill(state, &model, LAST_LOGITS, error);
+    model_free(&model);
+    return status == STATUS_OK ? record(state, RELEASED, error) : status;
+}
+
+static enum status measure_all(struct bench *bench, struct results *results, const struct int_list *contexts,
+                               struct error *error)
+{
+    enum status status = STATUS_OK;
+    progress_start(bench, 3.0 * (double)contexts->count);
+    for (size_t i = 0; i < contexts->count && status == STATUS_OK; i++) {
+        struct run_state state = {.bench = bench, .results = results, .context = contexts->values[i]};
+        int missing = 0;
+        for (int moment = START; moment < MOMENTS; moment++)
+            missing += !recorded(results, (enum moment)moment, state.context);
+        if (missing > 0)
+            status = measure(&state, error);
+    }
+    progress_end(bench);
+    return status;
+}
+
+/* In every row the tags must sum to the total, and be what the formulas say; nothing may live after the release. */
+static enum status check(const struct results *results, struct error *error)
+{
+    static const char *const pairs[][2] = {{"weights_bytes", "weights_formula_bytes"},
+                                           {"kv_bytes", "kv_formula_bytes"},
+                                           {"logits_bytes", "logits_formula_bytes"}};
+    for (size_t row = 0; row < results_rows(results); row++) {
+        const char *moment = results_text(results, row, "moment");
+        double sum = results_real(results, row, "workspace_bytes") + results_real(results, row, "other_bytes");
+        double total = results_real(results, row, "ledger_bytes");
+        for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+            sum += results_real(results, row, pairs[i][0]);
+            if (results_real(results, row, pairs[i][0]) != results_real(results, row, pairs[i][1]))
+                return error_set(error, STATUS_CHECK_FAILED, "anatomy: at \"%s\" %s is %s, the formula says %s", moment,
+                                 pairs[i][0], results_text(results, row, pairs[i][0]),
+                                 results_text(results, row, pairs[i][1]));
+        }
+        if (sum != total)
+            return error_set(error, STATUS_CHECK_FAILED, "anatomy: at \"%s\" the tags sum to %.0f, the ledger says %s",
+                             moment, sum, results_text(results, row, "ledger_bytes"));
+        if (strcmp(moment, moment_names[RELEASED]) == 0 && total != 0.0)
+            return error_set(error, STATUS_CHECK_FAILED, "anatomy: after the release %s bytes are still live",
+                             results_text(results, row, "ledger_bytes"));
+    }
+    return STATUS_OK;
+}
+
+static enum status run(struct bench *bench, struct error *error)
+{
+    struct results *results;
+    const struct int_list *contexts = bench_contexts(bench, "4096", "64");
+    if (results_open(&results, bench, &tables[0], error) != STATUS_OK)
+        return error->status;
+    if (!bench->options.dry_run) {
+        enum status status = measure_all(bench, results, contexts, error);
+        return status == STATUS_OK ? check(results, error) : status;
+    }
+    for (size_t i = 0; i < contexts->count; i++)
+        for (int moment = START; moment < MOMENTS; moment++) {
+            set_prediction(bench, results, (enum moment)moment, contexts->values[i]);
+            if (results_end_row(results, error) != STATUS_OK)
+                return error->status;
+        }
+    return STATUS_OK;
+}
+
+const struct experiment anatomy_experiment = {
+    .name = "anatomy",
+    .summary = "where memory goes at five moments: by tag, reserved, and what the outside sees beyond",
+    .needs_device = true,
+    .default_model = "qwen2.5-1.5b",
+    .tables = tables,
+    .table_count = sizeof tables / sizeof *tables,
+    .run = run,
+};

@@ -1,0 +1,73 @@
+# Where memory goes, moment by moment: what the ledger holds by tag, and on top of it what the driver sees beyond, so that
+# each bar ends at the driver's figure. Rounding and fragmentation (reserved less ledger) lie inside that last part: the
+# mark shows how far up they reach. Beside it the lesson's table, whose own counts have no tags.
+load 'plots/style.gp'
+
+# One bar per row; a gap where another context or another series begins.
+all = ''; places = ''; latest = ''; place = 0.0; highest = 0.0; drivers = 0; contexts = ''
+setting(unused) = strcol('context').' '.@row_key
+advance(s) = (place = place + (latest eq s || latest eq '' ? 1.0 : 1.5), latest = s, place)
+top(unused) = known(num('driver_bytes')) ? num('driver_bytes') : num('reserved_bytes')
+stats csv using (all = add_word(all, @row_key), contexts = add_word(contexts, strcol('context')), \
+    drivers = drivers + known(num('driver_bytes')), \
+    places = places.sprintf('%g ', advance(setting(0))), highest = bigger(highest, top(0)), 0) nooutput
+at(row) = real(word(places, int(row) + 1))
+
+# Heights of the parts, each on the ones before it.
+scale = highest < 512 * MiB ? MiB : 1024 * MiB
+unit = highest < 512 * MiB ? 'MiB' : 'GiB'
+weights(unused) = num('weights_bytes') / scale
+kv(unused) = weights(0) + num('kv_bytes') / scale
+logits(unused) = kv(0) + num('logits_bytes') / scale
+ledger(unused) = num('ledger_bytes') / scale
+
+published = lessons.'/anatomy.csv'
+published_first = place + 2.0
+published_rows = rows(published)
+stats published using (highest = bigger(highest, num('driver_mib') * MiB), 0) nooutput
+last = published_first + published_rows - 0.2
+held(mib) = mib * MiB / scale
+
+# "prefill with all logits" on two short lines
+broken(text) = words(text) == 4 ? word(text, 1)."\n".word(text, 3).' '.word(text, 4) : words(text) == 2 ? word(text, 1)."\n".word(text, 2) : text
+tick(unused) = broken(strcol('moment')).(words(contexts) > 1 && strcol('moment') eq 'start' ? "\n".commas(int(num('context'))).' tokens' : '')
+published_tick(unused) = strcol('moment') eq 'initialised' ? 'initialised' : strcol('moment') eq 'weights loaded' ? "weights\nloaded" \
+    : strcol('moment') eq 'after release' ? "after\nrelease" : "forward\npass"
+amount(x) = x < 0.0995 && scale > MiB ? sprintf('%.0f MiB', x * 1024) : sprintf('%.2f', x)
+
+do for [format in 'png svg'] {
+    eval open_picture(format, 1100, 720)
+    set title 'Where memory goes: '.heading(all).(words(contexts) == 1 ? ', '.commas(int(word(contexts, 1)[1:*])).' tokens' : '')
+    set ylabel unit
+    unset xlabel
+    set bmargin 8.5
+    set rmargin 3
+    set xrange [0.3 : last]
+    set yrange [0 : highest / scale * 1.22]
+    set grid noxtics
+    set boxwidth 0.72
+    set key outside bottom center horizontal maxrows 2 width 1 samplen 2.5 font font.',12'
+    set label 1 "published: Qwen2.5-1.5B bf16,\nRTX 3060, 4,096 tokens" at published_first + published_rows / 2.0 - 0.5, \
+        graph 0.97 center
+    set arrow 1 from published_first - 1.0, graph 0 to published_first - 1.0, graph 1 nohead lc rgb grey dt (4,4)
+    plot csv using (at($0)):(given(drivers, top(0) / scale)):xtic(tick(0)) with boxes fs solid 0.25 border lc rgb grey lc rgb grey \
+             title drivers ? 'driver, beyond the ledger' : '', \
+         csv using (at($0)):(ledger(0)):xtic(tick(0)) with boxes lc rgb green lw 1.5 fs pattern 5 border lc rgb green \
+             title 'workspace, other', \
+         csv using (at($0)):(logits(0)) with boxes lc rgb orange lw 1.5 fs solid 0 border lc rgb orange notitle, \
+         csv using (at($0)):(logits(0)) with boxes lc rgb orange lw 1.5 fs pattern 4 border lc rgb orange title 'logits', \
+         csv using (at($0)):(kv(0)) with boxes lc rgb purple lw 1.5 fs solid 1 border lc rgb purple title 'KV cache', \
+         csv using (at($0)):(weights(0)) with boxes lc rgb blue lw 1.5 fs solid 0.6 border lc rgb blue title 'weights', \
+         csv using (at($0)):(num('reserved_bytes') / scale):(0.36) with xerrorbars lc rgb black lw 2 pt 0 ps 0 \
+             title 'reserved', \
+         csv using (at($0)):(top(0) / scale):(amount(top(0) / scale)) with labels font font.',11' offset 0, 0.7 notitle, \
+         published using (published_first + $0):(held(num('driver_mib'))):xtic(published_tick(0)) with boxes fs solid 0.25 border lc rgb grey \
+             lc rgb grey notitle, \
+         published using (published_first + $0):(held(num('allocated_mib'))) with boxes fs solid 0 border lc rgb black lc rgb black notitle, \
+         published using (published_first + $0):(held(num('allocated_mib'))) with boxes fs pattern 6 border lc rgb black \
+             lc rgb black title 'published: allocated', \
+         published using (published_first + $0):(held(num('reserved_mib'))):(0.36) with xerrorbars lc rgb black lw 2 pt 0 ps 0 notitle, \
+         published using (published_first + $0):(held(num('driver_mib'))):(amount(held(num('driver_mib')))) with labels \
+             font font.',11' offset 0, 0.7 notitle
+    unset output
+}
