@@ -31,9 +31,8 @@ PACKAGES_build := $(filter gcc,$(CC)) libc6-dev libdnnl-dev libjansson-dev libcs
 PACKAGES_plots := gnuplot-nox
 PACKAGES_tests := libcmocka-dev
 PACKAGES_lint  := clang-format clang-tidy libomp-dev
-PACKAGES_arm64 := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user \
-                  $(addsuffix :arm64,libc6-dev libdnnl-dev libjansson-dev libcsv-dev libcmocka-dev)
-ifdef CROSS # built against the packages of another machine: PACKAGES_$(CROSS) holds the compiler and the libraries
+PACKAGES_arm64 := gcc-aarch64-linux-gnu qemu-user
+ifdef CROSS # built for another machine (see arm64): the compiler is this machine's, the libraries lie in SYSROOT
 PACKAGES_build := $(PACKAGES_$(CROSS))
 PACKAGES_tests :=
 endif
@@ -150,11 +149,13 @@ format: | deps-lint
 
 ## arm64: cross build for aarch64, in build/arm64
 ## test-arm64: run the tests of the cross build under qemu
-ARM64 := CROSS=arm64 CC=aarch64-linux-gnu-gcc BUILD=$(BUILD)/arm64 RUNNER=qemu-aarch64
-arm64:
-	@$(MAKE) --no-print-directory all $(ARM64)
-test-arm64:
-	@$(MAKE) --no-print-directory test $(ARM64)
+SYSROOT = $(BUILD)/arm64/sysroot
+ARM64   = CROSS=arm64 CC=aarch64-linux-gnu-gcc BUILD=$(BUILD)/arm64 CFLAGS='$(CFLAGS) --sysroot=$(abspath $(SYSROOT))' \
+          RUNNER=qemu-aarch64
+arm64 test-arm64: %arm64: | sysroot-arm64
+	@QEMU_LD_PREFIX='$(abspath $(SYSROOT))' $(MAKE) --no-print-directory $(if $*,test,all) $(ARM64)
+sysroot-arm64:
+	@NO_DEPS='$(NO_DEPS)' .ci/sysroot arm64 $(SYSROOT) libc6-dev libdnnl-dev libjansson-dev libcsv-dev libcmocka-dev
 
 ## clean: remove everything built (results stay)
 clean:
@@ -166,5 +167,5 @@ help:
 	@echo; echo "Experiments, as make bench-<name>; MODEL=name  QUICK=1  ARGS='--contexts 512,1024' go through to kvlab:"
 	@sed -s -n '1s/^# \([^:]*\): */  \1\t/p' bench/*.md | expand -t 22
 
-.PHONY: all deps deps-build deps-plots deps-tests deps-lint test test-sanitize lint lint-format format labs plots arm64 test-arm64 clean help
+.PHONY: all deps deps-build deps-plots deps-tests deps-lint test test-sanitize lint lint-format format labs plots arm64 test-arm64 sysroot-arm64 clean help
 -include $(OBJECTS:.o=.d) $(TESTS:%=$(BUILD)/tests/%.d) $(SUPPORT:%.c=$(BUILD)/%.d)
