@@ -30,6 +30,7 @@ struct ledger {
     uint64_t budget;
     struct segment *segments;
     struct ledger_counts counts;
+    struct ledger_refusal refusal;
     uint64_t plan[LEDGER_TAGS];
 };
 
@@ -90,6 +91,11 @@ struct ledger_counts ledger_counts(const struct ledger *ledger)
     return ledger->counts;
 }
 
+struct ledger_refusal ledger_refusal(const struct ledger *ledger)
+{
+    return ledger->refusal;
+}
+
 void ledger_reset_peaks(struct ledger *ledger)
 {
     struct ledger_counts *counts = &ledger->counts;
@@ -112,6 +118,18 @@ static uint64_t planned_total(const struct ledger *ledger, enum ledger_tag tag, 
     return total;
 }
 
+static void note_refusal(struct ledger *ledger, enum ledger_tag tag, uint64_t bytes)
+{
+    const struct ledger_counts *counts = &ledger->counts;
+    uint64_t needed = planned_total(ledger, tag, bytes);
+    ledger->refusal = (struct ledger_refusal){.asked = bytes,
+                                              .tag = tag,
+                                              .live_total = counts->live_total,
+                                              .reserved = counts->reserved,
+                                              .missing = needed > ledger->budget ? needed - ledger->budget : 0};
+    memcpy(ledger->refusal.live, counts->live, sizeof counts->live);
+}
+
 /* "3087.4 MB (2944.4 MiB)" */
 static const char *bytes_text(char *text, size_t size, uint64_t bytes)
 {
@@ -119,11 +137,12 @@ static const char *bytes_text(char *text, size_t size, uint64_t bytes)
     return text;
 }
 
-static enum status over_budget(const struct ledger *ledger, enum ledger_tag tag, uint64_t bytes, const char *what,
+static enum status over_budget(struct ledger *ledger, enum ledger_tag tag, uint64_t bytes, const char *what,
                                struct error *error)
 {
     const struct ledger_counts *counts = &ledger->counts;
     uint64_t needed = planned_total(ledger, tag, bytes);
+    note_refusal(ledger, tag, bytes);
     char held[256] = "", asked[64], lacking[64];
     size_t used = 0;
     for (int t = 0; t < LEDGER_TAGS && used < sizeof held; t++)

@@ -22,6 +22,14 @@ struct ledger_counts {
     uint64_t allocations; /* calls of ledger_alloc() so far: unchanged across a decode step that allocates nothing */
 };
 
+/* The latest request that failed, over the budget or refused by the device: asked 0 if none has. */
+struct ledger_refusal {
+    uint64_t asked;
+    enum ledger_tag tag;
+    uint64_t live[LEDGER_TAGS], live_total, reserved; /* held at that moment */
+    uint64_t missing; /* what the whole declared plan lacks under the budget, as the message says; 0 if it fits */
+};
+
 struct ledger;
 
 /* budget_bytes 0: what the device has free now. The ledger borrows the device. */
@@ -32,6 +40,7 @@ void ledger_close(struct ledger *ledger);
 struct device *ledger_device(const struct ledger *ledger);
 uint64_t ledger_budget(const struct ledger *ledger);
 struct ledger_counts ledger_counts(const struct ledger *ledger);
+struct ledger_refusal ledger_refusal(const struct ledger *ledger);
 const char *ledger_tag_name(enum ledger_tag tag); /* "weights", "kv", "logits", "workspace", "other" */
 void ledger_reset_peaks(struct ledger *ledger);   /* peaks start again from what lives now */
 

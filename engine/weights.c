@@ -188,8 +188,9 @@ static enum status fill(struct device *device, const struct weight_tensor *tenso
     return device->ops->fill_random(device, values, dtype, count, seed, scale, error);
 }
 
-enum status weights_synthetic(struct weights *weights, struct ledger *ledger, const struct config *config,
-                              enum dtype dtype, uint64_t seed, struct error *error)
+/* Places all tensors and, if asked, fills them. */
+static enum status make(struct weights *weights, struct ledger *ledger, const struct config *config, enum dtype dtype,
+                        bool filled, uint64_t seed, struct error *error)
 {
     struct weight_list list;
     struct device *device = ledger_device(ledger);
@@ -198,7 +199,7 @@ enum status weights_synthetic(struct weights *weights, struct ledger *ledger, co
     enum status status = weight_list_init(&list, weights, config, error);
     if (status == STATUS_OK)
         status = weight_list_place(weights, ledger, &list, error);
-    for (size_t i = 0; status == STATUS_OK && i < list.count; i++)
+    for (size_t i = 0; filled && status == STATUS_OK && i < list.count; i++)
         status = fill(device, &list.tensors[i], dtype, tensor_seed(seed, i), error);
     if (status == STATUS_OK)
         status = device->ops->synchronize(device, error);
@@ -208,6 +209,18 @@ enum status weights_synthetic(struct weights *weights, struct ledger *ledger, co
     if (status != STATUS_OK)
         weights_free(weights, ledger);
     return status;
+}
+
+enum status weights_synthetic(struct weights *weights, struct ledger *ledger, const struct config *config,
+                              enum dtype dtype, uint64_t seed, struct error *error)
+{
+    return make(weights, ledger, config, dtype, true, seed, error);
+}
+
+enum status weights_unfilled(struct weights *weights, struct ledger *ledger, const struct config *config,
+                             enum dtype dtype, struct error *error)
+{
+    return make(weights, ledger, config, dtype, false, 0, error);
 }
 
 void weights_free(struct weights *weights, struct ledger *ledger)

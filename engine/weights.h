@@ -33,6 +33,11 @@ struct weights {
 enum status weights_synthetic(struct weights *weights, struct ledger *ledger, const struct config *config,
                               enum dtype dtype, uint64_t seed, struct error *error);
 
+/* The same tensors in the same memory, but nothing written into them: for counting memory, where no pass will run. On a
+   CPU pages that nobody writes take none, so that shapes larger than the machine can be counted. */
+enum status weights_unfilled(struct weights *weights, struct ledger *ledger, const struct config *config,
+                             enum dtype dtype, struct error *error);
+
 /* Weights from a folder of safetensors under Hugging Face's names. Read in place (mapped, counted by ledger_adopt)
    where the device is the CPU and the stored type is the working type; else converted or uploaded into ledger memory.
    Status 2 for a missing tensor, wrong shape or type, naming the tensor and file. */

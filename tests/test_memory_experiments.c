@@ -53,11 +53,102 @@ static void anatomy_resumed_has_each_row_once(void **state)
     csv_table_free(&table);
 }
 
+/* ---- capacity --------------------------------------------------------------------------------------------------- */
+
+static const char capacity_columns[] =
+    "budget_bytes,context,policy,predicted_sequences,measured_sequences,limit,utilization_percent";
+
+/* The row of a context, policy and kind of logits. */
+static size_t capacity_row(const struct csv_table *table, int context, const char *policy, const char *logits)
+{
+    for (size_t row = 0; row < table->row_count; row++)
+        if (place_int(table, row, "context") == context && strcmp(place_text(table, row, "policy"), policy) == 0 &&
+            strcmp(place_text(table, row, "logits_positions"), logits) == 0)
+            return row;
+    fail_msg("no row of %d tokens, %s, logits of %s", context, policy, logits);
+    return 0;
+}
+
+/* Room for 1,000 tokens and one row of logits beside the model: 256,256 bytes. A paged model's tables take 64 slots *
+   15 more blocks * 4 = 3,840 bytes more workspace, so 252,416 are left to it. By hand: exact, 100 tokens: 25,600 each,
+   (256,256 - 256) / 25,600 = 10; with 25,600 bytes of logits 9, and a tenth cache fits reserved for 250: 64,000 each,
+   256,000 / 64,000 = 4; with logits (256,256 - 25,600) / 64,000 = 3, a fourth fits paged: blocks of 4,096: (252,416 -
+   256) / 4,096 = 61, 7 each: 8; with logits (252,416 - 25,600) / 4,096 = 55: 7 at 250 tokens with logits of 64,000
+   bytes: exact 3, and a fourth cache fits; paged 188,416 / 4,096 = 46, 16 each: 2 */
+static void capacity_counts(void **state)
+{
+    (void)state;
+    static const struct {
+        int context;
+        const char *policy, *logits;
+        int sequences;
+        const char *limit;
+        int64_t kv_bytes;
+    } cases[] = {
+        {100, "exact", "last", 10, "kv", 256000},   {100, "exact", "all", 9, "logits", 230400},
+        {100, "reserved", "last", 4, "kv", 256000}, {100, "reserved", "all", 3, "logits", 192000},
+        {100, "paged", "last", 8, "kv", 249856},    {100, "paged", "all", 7, "kv", 225280},
+        {250, "exact", "last", 4, "kv", 256000},    {250, "exact", "all", 3, "logits", 192000},
+        {250, "reserved", "last", 4, "kv", 256000}, {250, "reserved", "all", 3, "logits", 192000},
+        {250, "paged", "last", 3, "kv", 249856},    {250, "paged", "all", 2, "kv", 188416},
+    };
+    char line[128];
+    place_run("capacity --contexts 100,250 --batch 64 --budget 1GB", 0); /* what workspace do 64 slots take? */
+    struct csv_table table = place_csv("capacity");
+    place_assert_columns(&table, capacity_columns);
+    int64_t workspace = place_int(&table, capacity_row(&table, 100, "exact", "last"), "workspace_bytes");
+    assert_int_equal(place_int(&table, capacity_row(&table, 100, "paged", "last"), "workspace_bytes"),
+                     workspace + 64 * 15 * 4);
+    csv_table_free(&table);
+
+    int64_t budget = PLACE_WEIGHT_BYTES + workspace + 1000 * PLACE_KV_BYTES + PLACE_LOGITS_BYTES;
+    snprintf(line, sizeof line, "capacity --contexts 100,250 --batch 64 --budget %lld", (long long)budget);
+    place_run(line, 0);
+    table = place_csv("capacity");
+    assert_int_equal(table.row_count, sizeof cases / sizeof *cases);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t row = capacity_row(&table, cases[i].context, cases[i].policy, cases[i].logits);
+        assert_int_equal(place_int(&table, row, "budget_bytes"), budget);
+        assert_int_equal(place_int(&table, row, "predicted_sequences"), cases[i].sequences);
+        assert_int_equal(place_int(&table, row, "measured_sequences"), cases[i].sequences);
+        assert_string_equal(place_text(&table, row, "limit"), cases[i].limit);
+        /* When the logits are refused the sequence they were for has been closed again. */
+        assert_int_equal(place_int(&table, row, "kv_bytes"), cases[i].kv_bytes);
+        assert_int_equal(place_int(&table, row, "weights_bytes"), PLACE_WEIGHT_BYTES);
+    }
+    /* 8 * 100 * 256 = 204,800 of 252,416 */
+    assert_string_equal(place_text(&table, capacity_row(&table, 100, "paged", "last"), "utilization_percent"), "81.1");
+    csv_table_free(&table);
+}
+
+static void capacity_other_limits(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *line, *limit;
+        int sequences;
+    } cases[] = {{"capacity --contexts 100 --batch 2 --budget 1GB", "slots", 2},
+                 {"capacity --contexts 100 --batch 2 --budget 80000", "weights", 0}};
+    for (size_t i = 0; i < 2; i++) {
+        place_run(cases[i].line, 0);
+        struct csv_table table = place_csv("capacity");
+        assert_int_equal(table.row_count, 6);
+        for (size_t row = 0; row < 6; row++) {
+            assert_string_equal(place_text(&table, row, "limit"), cases[i].limit);
+            assert_string_equal(place_text(&table, row, "predicted_limit"), cases[i].limit);
+            assert_int_equal(place_int(&table, row, "measured_sequences"), cases[i].sequences);
+        }
+        csv_table_free(&table);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(anatomy_parts_add_up),
         cmocka_unit_test(anatomy_resumed_has_each_row_once),
+        cmocka_unit_test(capacity_counts),
+        cmocka_unit_test(capacity_other_limits),
     };
     return cmocka_run_group_tests(tests, place_make, place_remove);
 }

@@ -41,6 +41,8 @@ static enum status prepare(struct bench *bench, struct error *error)
     enum status status = STATUS_OK;
     bench->dtype = bench->options.has_dtype ? bench->options.dtype : DTYPE_BF16;
     bench->kv_dtype = bench->options.has_kv_dtype ? bench->options.kv_dtype : bench->dtype;
+    if (!bench->options.budget_bytes)
+        bench->options.budget_bytes = experiment->default_budget;
     if (model[0])
         status = session_find_model(bench, model, error);
     if (!status && experiment->needs_device)

@@ -19,6 +19,7 @@ struct experiment {
     const char *summary;        /* one line for `kvlab list` */
     bool needs_device;          /* false: arithmetic only, no device is opened */
     const char *default_model;  /* on the CPU; "" if the experiment is about all models */
+    uint64_t default_budget;    /* unless --budget gives one; 0: what the device has free */
     const struct table *tables; /* what it writes, for --explain and SCHEMA tests */
     size_t table_count;
     enum status (*run)(struct bench *bench, struct error *error);
