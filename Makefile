@@ -103,6 +103,10 @@ labs: $(BUILD)/kvlab | deps-plots
 	    $(MAKE) --no-print-directory bench-$$name || failed="$$failed $$name"; \
 	done; [ -z "$$failed" ] || { echo "labs: failed:$$failed" >&2; exit 1; }
 
+## audit: recompute the published numbers of data/lessons/claims.csv (CLAIMS=file.csv for others), into results/audit.md
+audit: $(BUILD)/kvlab
+	@$(BUILD)/kvlab audit '$(or $(CLAIMS),data/lessons/claims.csv)' $(if $(findstring --out,$(ARGS)),,--out '$(OUT)') $(ARGS)
+
 ## plots: draw the plots of all results/*.csv again; measures nothing (OUT=results/reference for another folder)
 plots: | deps-plots
 	@drawn=0; for name in $(EXPERIMENTS); do \
@@ -167,5 +171,5 @@ help:
 	@echo; echo "Experiments, as make bench-<name>; MODEL=name  QUICK=1  ARGS='--contexts 512,1024' go through to kvlab:"
 	@sed -s -n '1s/^# \([^:]*\): */  \1\t/p' bench/*.md | expand -t 22
 
-.PHONY: all deps deps-build deps-plots deps-tests deps-lint test test-sanitize lint lint-format format labs plots arm64 test-arm64 sysroot-arm64 clean help
+.PHONY: all deps deps-build deps-plots deps-tests deps-lint test test-sanitize lint lint-format format labs audit plots arm64 test-arm64 sysroot-arm64 clean help
 -include $(OBJECTS:.o=.d) $(TESTS:%=$(BUILD)/tests/%.d) $(SUPPORT:%.c=$(BUILD)/%.d)

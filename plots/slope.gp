@@ -5,9 +5,11 @@ all = ''; slopes = ''
 largest = 0.0; above = 0.0; below = 0.0; drivers = 0
 beyond(column_name) = (num(column_name) - num('kv_formula_bytes')) / MiB
 note(x) = (above = bigger(above, x), below = smaller(below, x))
-stats csv using (slopes = has_word(all, @row_key) ? slopes \
-    : slopes.sprintf('%.9g ', num('kv_formula_bytes') / num('context')), all = add_word(all, @row_key), largest = bigger(largest, num('context')), note(beyond('kv_tensor_bytes')), \
-    note(beyond('kv_ledger_bytes')), note(beyond('driver_bytes')), drivers = drivers + known(num('driver_bytes')), 0) nooutput
+stats csv using ( \
+    slopes = has_word(all, @row_key) ? slopes : slopes.sprintf('%.9g ', num('kv_formula_bytes') / num('context')), \
+    all = add_word(all, @row_key), largest = bigger(largest, num('context')), \
+    note(beyond('kv_tensor_bytes')), note(beyond('kv_ledger_bytes')), note(beyond('driver_bytes')), \
+    drivers = drivers + known(num('driver_bytes')), 0) nooutput
 one = words(all) == 1
 span = above > below ? above - below : 1.0
 

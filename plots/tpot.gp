@@ -3,7 +3,7 @@
 load 'plots/style.gp'
 
 all = ''; groups = ''
-largest = 0.0; tallest = 0.0; share = 100.0; spreads = 0; shares = 0; predictions = 0
+largest = 0.0; tallest = 0.0; spread = 0.0; share = 100.0; spreads = 0; shares = 0; predictions = 0
 group(unused) = strcol('batch').'|'.@row_key
 batch_of(g) = g[1 : strstrt(g, '|') - 1]
 series_of(g) = g[strstrt(g, '|') + 1 : *]
@@ -12,6 +12,7 @@ stats csv using (all = add_word(all, @row_key), groups = add_word(groups, group(
     tallest = bigger(tallest, num('tpot_ms_p50')), tallest = bigger(tallest, num('tpot_ms_p90')), \
     tallest = bigger(tallest, num('predicted_ms')), spreads = spreads + known(num('tpot_ms_p10')), \
     shares = shares + known(num('percent_of_read_ceiling')), predictions = predictions + known(num('predicted_ms')), 0) nooutput
+tallest = bigger(tallest, smaller(2 * tallest, spread)) # a p90 of a disturbed run is cut off, rather than flatten the rest
 pick(g, value) = group(0) eq g ? value : NaN
 
 # Each batch's fitted rise, for the legend (of one series; the fit does not name several). A slope whose interval holds
