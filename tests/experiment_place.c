@@ -61,10 +61,12 @@ static char *read_whole(const char *path)
 
 const char *place_run(const char *line, int status)
 {
-    char command[8192], path[128], *runner = getenv("KVLAB_RUNNER"); /* qemu-aarch64, say */
-    int length = snprintf(command, sizeof command,
-                          "%s '%s' run %s --model '%s/tiny' --device cpu --out '%s/out' > '%s/stdout' 2> '%s/stderr'",
-                          runner ? runner : "", binary, line, folder, folder, folder, folder);
+    char command[8192], path[128], model[128] = "", *runner = getenv("KVLAB_RUNNER"); /* qemu-aarch64, say */
+    if (!strstr(line, "--model "))
+        snprintf(model, sizeof model, "--model '%s/tiny'", folder);
+    int length =
+        snprintf(command, sizeof command, "%s '%s' run %s %s --device cpu --out '%s/out' > '%s/stdout' 2> '%s/stderr'",
+                 runner ? runner : "", binary, line, model, folder, folder, folder);
     assert_in_range(length, 1, (int)sizeof command - 1);
     int ended = system(command);
     snprintf(path, sizeof path, "%s/stderr", folder);

@@ -23,8 +23,8 @@ enum { PLACE_WEIGHT_BYTES = 83072, PLACE_LAYER_BYTES = 4 * 9344, PLACE_KV_BYTES 
 int place_make(void **state);
 int place_remove(void **state);
 
-/* Runs `kvlab run <line> --model <the small one> --device cpu --out <folder>` and fails unless it ends with `status`.
-   Returns what it wrote to stderr, until the next call. */
+/* Runs `kvlab run <line> --model <the small one> --device cpu --out <folder>` (another model if the line names one) and
+   fails unless it ends with `status`. Returns what it wrote to stderr, until the next call. */
 const char *place_run(const char *line, int status);
 
 /* results/<name>.csv as the last run left it; fails if it does not parse. Free with csv_table_free(). */

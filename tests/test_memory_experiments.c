@@ -142,6 +142,76 @@ static void capacity_other_limits(void **state)
     }
 }
 
+/* ---- oom -------------------------------------------------------------------------------------------------------- */
+
+static const char oom_columns[] =
+    "budget_bytes,requested_bytes,ledger_bytes,weights_loaded_percent,missing_bytes,message";
+
+/* Pieces of the small model: embedding 64 * 32 * 4 = 8,192, two layers of 37,376, the last norm 128: 83,072 bytes. */
+static void oom_stops_where_the_sum_passes_the_budget(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t budget, loaded, requested, missing;
+        const char *percent, *word;
+    } cases[] = {
+        {8000, 0, 8192, 75072, "0.00", "embed_tokens"},    {9000, 8192, 37376, 74072, "9.86", "layer 0"},
+        {50000, 45568, 37376, 33072, "54.85", "layer 1"},  {83000, 82944, 128, 72, "99.85", "norm"},
+        {83072, 83072, 0, 0, "100.00", "all weights fit"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[64];
+        snprintf(line, sizeof line, "oom --budget %lld", (long long)cases[i].budget);
+        place_run(line, 0); /* it failed as predicted */
+        struct csv_table table = place_csv("oom");
+        place_assert_columns(&table, oom_columns);
+        assert_int_equal(table.row_count, 1);
+        assert_int_equal(place_int(&table, 0, "budget_bytes"), cases[i].budget);
+        assert_int_equal(place_int(&table, 0, "requested_bytes"), cases[i].requested);
+        assert_int_equal(place_int(&table, 0, "ledger_bytes"), cases[i].loaded);
+        assert_int_equal(place_int(&table, 0, "missing_bytes"), cases[i].missing);
+        assert_int_equal(place_int(&table, 0, "predicted_missing_bytes"), cases[i].missing);
+        assert_string_equal(place_text(&table, 0, "weights_loaded_percent"), cases[i].percent);
+        assert_string_equal(place_text(&table, 0, "predicted_loaded_percent"), cases[i].percent);
+        assert_non_null(strstr(place_text(&table, 0, "message"), cases[i].word));
+        csv_table_free(&table);
+    }
+}
+
+/* Qwen2.5-7B under a "12 GB" card, the published case: 15,231,233,024 - 12,490,457,088 = 2,740,775,936 bytes. Embedding
+   and head 152,064 * 3,584 * 2 = 1,089,994,752 each, a layer 466,115,584: embedding and 24 layers are 12,276,768,768,
+   80.60 %; the 25th layer does not fit. Nothing is written into them, so it runs on any machine. */
+static void oom_of_the_published_case(void **state)
+{
+    (void)state;
+    place_run("oom --model qwen2.5-7b", 0);
+    struct csv_table table = place_csv("oom");
+    assert_int_equal(place_int(&table, 0, "budget_bytes"), 12490457088);
+    assert_int_equal(place_int(&table, 0, "weights_formula_bytes"), 15231233024);
+    assert_int_equal(place_int(&table, 0, "missing_bytes"), 2740775936);
+    assert_int_equal(place_int(&table, 0, "requested_bytes"), 466115584);
+    assert_int_equal(place_int(&table, 0, "ledger_bytes"), 12276768768);
+    assert_string_equal(place_text(&table, 0, "weights_loaded_percent"), "80.60");
+    const char *message = place_text(&table, 0, "message");
+    assert_non_null(strstr(message, "466115584"));   /* asked */
+    assert_non_null(strstr(message, "12276768768")); /* held */
+    assert_non_null(strstr(message, "2740775936"));  /* lacking */
+    assert_string_equal(place_text(&table, 0, "filled"), "no");
+    csv_table_free(&table);
+
+    table = place_csv("oom_summary");
+    int helping = 0;
+    for (size_t row = 0; row < table.row_count; row++) {
+        int64_t saves = place_int(&table, row, "saves_bytes"), still = place_int(&table, row, "still_missing_bytes");
+        bool helps = strcmp(place_text(&table, row, "helps"), "yes") == 0;
+        assert_int_equal(still, saves >= 2740775936 ? 0 : 2740775936 - saves);
+        assert_int_equal(helps, still == 0);
+        helping += helps;
+    }
+    assert_int_equal(helping, 3); /* 8 bits, 4 bits, two cards; nothing about the KV cache */
+    csv_table_free(&table);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -149,6 +219,8 @@ int main(void)
         cmocka_unit_test(anatomy_resumed_has_each_row_once),
         cmocka_unit_test(capacity_counts),
         cmocka_unit_test(capacity_other_limits),
+        cmocka_unit_test(oom_stops_where_the_sum_passes_the_budget),
+        cmocka_unit_test(oom_of_the_published_case),
     };
     return cmocka_run_group_tests(tests, place_make, place_remove);
 }
