@@ -78,7 +78,7 @@ static struct hot_attend tile_of(const struct plan *plan, int sequence, int kv_h
     int group = args->heads / args->kv_heads;
     size_t q_row = (size_t)args->heads * (size_t)args->head_dim;
     return (struct hot_attend){
-        .q = args->q + (size_t)row * q_row + (size_t)(kv_head * group) * (size_t)args->head_dim,
+        .q = args->q + (size_t)row * q_row + (size_t)kv_head * (size_t)group * (size_t)args->head_dim,
         .positions = batch->positions + row,
         .k = args->kv.k[sequence],
         .v = args->kv.v[sequence],
@@ -124,8 +124,8 @@ static void prefill_piece(const struct plan *plan, int sequence, int kv_head, in
     tile.scratch = tile.sum + cpu_round_up(m_count, HOT_PAD);
     plan->hot->attend(&tile);
     for (size_t m = 0; m < m_count; m++)
-        store(plan, (size_t)first + m / (size_t)tile.group, (size_t)(kv_head * tile.group) + m % (size_t)tile.group,
-              tile.o + m * padded, tile.sum[m]);
+        store(plan, (size_t)first + m / (size_t)tile.group,
+              (size_t)kv_head * (size_t)tile.group + m % (size_t)tile.group, tile.o + m * padded, tile.sum[m]);
 }
 
 /* The parts of decode row number `decode` (counted over the batch), the heads of all KV heads side by side. */
@@ -148,7 +148,7 @@ static void decode_piece(const struct plan *plan, int sequence, int decode, int 
     if (tile.first_key + keys < tile.end_key)
         tile.end_key = tile.first_key + keys;
     struct part part = part_at(plan, decode, piece);
-    size_t head = (size_t)(kv_head * tile.group);
+    size_t head = (size_t)kv_head * (size_t)tile.group;
     tile.o = part.o + head * hot_padded(tile.head_dim);
     tile.maximum = part.maximum + head;
     tile.sum = part.sum + head;

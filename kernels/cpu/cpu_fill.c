@@ -26,14 +26,13 @@ enum status cpu_fill_random(struct device *device, void *values, enum dtype dtyp
 enum status cpu_fill_value(struct device *device, void *values, enum dtype dtype, size_t count, float value,
                            struct error *error)
 {
-    const struct cpu_device *cpu = cpu_of(device);
     (void)error;
     size_t size = dtype_size(dtype);
     char pattern[4096];
     for (size_t i = 0; i < sizeof pattern / size; i++)
         dtype_store(dtype, pattern, i, value);
     long chunks = (long)((count * size + sizeof pattern - 1) / sizeof pattern);
-#pragma omp parallel for schedule(static) num_threads(cpu->threads) if (chunks > 64)
+#pragma omp parallel for schedule(static) num_threads(cpu_of(device)->threads) if (chunks > 64)
     for (long i = 0; i < chunks; i++) {
         size_t offset = (size_t)i * sizeof pattern, left = count * size - offset;
         memcpy((char *)values + offset, pattern, left < sizeof pattern ? left : sizeof pattern);

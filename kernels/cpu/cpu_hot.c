@@ -5,9 +5,17 @@
 #include <string.h>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
+
+/* Asked of the processor itself: not every compiler's __builtin_cpu_supports() knows "f16c". */
+static bool has_f16c(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
 static bool has_avx2(void)
 {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 }
 static bool has_avx512(void)
 {

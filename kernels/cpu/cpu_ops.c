@@ -46,9 +46,8 @@ enum status cpu_rms_norm(struct device *device, const struct rms_norm_args *args
 enum status cpu_rope_table(struct device *device, float *cos_sin, const int32_t *positions,
                            const float *inverse_frequency, int rows, int half, struct error *error)
 {
-    const struct cpu_device *cpu = cpu_of(device);
     (void)error;
-#pragma omp parallel for schedule(static) num_threads(cpu->threads) if (rows > 4)
+#pragma omp parallel for schedule(static) num_threads(cpu_of(device)->threads) if (rows > 4)
     for (int r = 0; r < rows; r++) {
         float *row = cos_sin + (size_t)r * (size_t)half * 2;
         for (int i = 0; i < half; i++) {
