@@ -1,5 +1,5 @@
 # kvlab: every entry point. `make help` lists the targets.
-# Each variable below can be set on the command line: make CC=clang-14 WERROR= BUILD=/tmp/kvlab bench-slope
+# Each variable below can be set on the command line: make CC=clang-14 WERROR= BUILD=build/clang bench-slope
 
 BUILD  ?= build
 OUT    ?= $(or $(patsubst --out=%,%,$(lastword $(filter --out=%,$(subst --out ,--out=,$(ARGS))))),results)
@@ -171,5 +171,6 @@ help:
 	@echo; echo "Experiments, as make bench-<name>; MODEL=name  QUICK=1  ARGS='--contexts 512,1024' go through to kvlab:"
 	@sed -s -n '1s/^# \([^:]*\): */  \1\t/p' bench/*.md | expand -t 22
 
-.PHONY: all deps deps-build deps-plots deps-tests deps-lint test test-sanitize lint lint-format format labs audit plots arm64 test-arm64 sysroot-arm64 clean help
+.PHONY: all deps deps-build deps-plots deps-tests deps-lint labs audit plots test test-sanitize lint lint-format format \
+    arm64 test-arm64 sysroot-arm64 clean help
 -include $(OBJECTS:.o=.d) $(TESTS:%=$(BUILD)/tests/%.d) $(SUPPORT:%.c=$(BUILD)/%.d)

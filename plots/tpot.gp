@@ -9,7 +9,7 @@ batch_of(g) = g[1 : strstrt(g, '|') - 1]
 series_of(g) = g[strstrt(g, '|') + 1 : *]
 stats csv using (all = add_word(all, @row_key), groups = add_word(groups, group(0)), \
     largest = bigger(largest, num('context')), share = bigger(share, num('percent_of_read_ceiling')), \
-    tallest = bigger(tallest, num('tpot_ms_p50')), tallest = bigger(tallest, num('tpot_ms_p90')), \
+    tallest = bigger(tallest, num('tpot_ms_p50')), spread = bigger(spread, num('tpot_ms_p90')), \
     tallest = bigger(tallest, num('predicted_ms')), spreads = spreads + known(num('tpot_ms_p10')), \
     shares = shares + known(num('percent_of_read_ceiling')), predictions = predictions + known(num('predicted_ms')), 0) nooutput
 tallest = bigger(tallest, smaller(2 * tallest, spread)) # a p90 of a disturbed run is cut off, rather than flatten the rest
