@@ -47,8 +47,8 @@ set style line 5 lc rgb green  lw 1.5 dt (2,4)  pt 8  ps 1.7   # the lessons' pu
 set style line 6 lc rgb purple lw 2   dt (9,4,2,4) pt 5 ps 1.3
 set border 3 lc rgb black lw 1
 set tics nomirror out
-set grid lc rgb '#d0d0d0' lw 0.8 dt 1
-set key left top Left reverse samplen 3 spacing 1.15
+set grid lc rgb '#c0c0c0' lw 1 dt 1
+set key left top Left reverse samplen 3 spacing 1.15 opaque
 set offsets 0, 0, 0, 0
 
 font = 'DejaVu Sans'
