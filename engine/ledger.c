@@ -22,6 +22,7 @@ struct segment {
     char *memory;
     uint64_t bytes;       /* what the device gave */
     bool adopted;         /* not ours to release */
+    enum ledger_tag tag;  /* of everything in it */
     struct piece *pieces; /* adopted: exactly one */
 };
 
@@ -180,11 +181,13 @@ enum status ledger_check_plan(const struct ledger *ledger, const char *what, str
 
 /* ---- segments and pieces ---- */
 
-/* First free piece that fits in a shared segment. */
-static struct piece *find_free(struct ledger *ledger, uint64_t bytes, struct segment **where)
+/* First free piece that fits in a shared segment of this tag. Tags do not mix: memory that one of them freed, still
+   resident in a segment that lives on, would otherwise be handed to another, and the world outside would see that one
+   grow by less. */
+static struct piece *find_free(struct ledger *ledger, enum ledger_tag tag, uint64_t bytes, struct segment **where)
 {
     for (struct segment *segment = ledger->segments; segment != NULL; segment = segment->next) {
-        if (segment->adopted)
+        if (segment->adopted || segment->tag != tag)
             continue;
         for (struct piece *piece = segment->pieces; piece != NULL; piece = piece->next)
             if (piece->asked == 0 && piece->bytes >= bytes) {
@@ -195,7 +198,8 @@ static struct piece *find_free(struct ledger *ledger, uint64_t bytes, struct seg
     return NULL;
 }
 
-static enum status add_segment(struct ledger *ledger, uint64_t bytes, struct segment **out, struct error *error)
+static enum status add_segment(struct ledger *ledger, enum ledger_tag tag, uint64_t bytes, struct segment **out,
+                               struct error *error)
 {
     struct segment *segment = calloc(1, sizeof *segment);
     struct piece *piece = calloc(1, sizeof *piece);
@@ -211,7 +215,8 @@ static enum status add_segment(struct ledger *ledger, uint64_t bytes, struct seg
         return status;
     }
     piece->bytes = bytes;
-    *segment = (struct segment){.next = ledger->segments, .memory = memory, .bytes = bytes, .pieces = piece};
+    *segment =
+        (struct segment){.next = ledger->segments, .memory = memory, .bytes = bytes, .tag = tag, .pieces = piece};
     ledger->segments = segment;
     ledger->counts.reserved += bytes;
     ledger->counts.peak_reserved = maximum(ledger->counts.peak_reserved, ledger->counts.reserved);
@@ -270,11 +275,11 @@ enum status ledger_alloc(struct ledger *ledger, enum ledger_tag tag, uint64_t by
     uint64_t padded = round_up(bytes, ALIGNMENT);
     bool own = padded >= LEDGER_OWN_SEGMENT_BYTES;
     struct segment *segment = NULL;
-    struct piece *piece = own ? NULL : find_free(ledger, padded, &segment);
+    struct piece *piece = own ? NULL : find_free(ledger, tag, padded, &segment);
     if (piece == NULL) {
         uint64_t page = ledger->device->info.page_bytes;
         enum status status =
-            add_segment(ledger, round_up(own ? padded : LEDGER_OWN_SEGMENT_BYTES, page), &segment, error);
+            add_segment(ledger, tag, round_up(own ? padded : LEDGER_OWN_SEGMENT_BYTES, page), &segment, error);
         if (status != STATUS_OK) {
             error_prefix(error, "%s (%" PRIu64 " bytes of %s)", what, bytes, ledger_tag_name(tag));
             return status;

@@ -2,9 +2,9 @@
    what is reserved from the device beyond that, and can hold a budget, so that any machine behaves as a smaller card.
 
    Memory comes from segments: an allocation of LEDGER_OWN_SEGMENT_BYTES or more has a segment of its own, rounded up to
-   the device's page; smaller ones share segments of that size. A segment goes back to the device as soon as nothing in
-   it lives, so `reserved` shows rounding and fragmentation and nothing else.
-   Not thread-safe: one ledger, one thread. */
+   the device's page; smaller ones of one tag share segments of that size. A segment goes back to the device as soon as
+   nothing in it lives, so `reserved` shows rounding and fragmentation and nothing else. Not thread-safe: one ledger,
+   one thread. */
 #ifndef KVLAB_ENGINE_LEDGER_H
 #define KVLAB_ENGINE_LEDGER_H
 

@@ -85,6 +85,25 @@ static void budget_is_exact_to_the_byte(void **state)
     ledger_close(ledger);
 }
 
+/* What one tag freed is not handed to another: from outside, each tag's growth would be blurred by the other's
+ * leavings. */
+static void tags_do_not_share_segments(void **state)
+{
+    (void)state;
+    struct ledger *ledger;
+    void *kept, *freed, *kv;
+    check_ok(ledger_open(&ledger, device, 1 << 30, &error));
+    check_ok(ledger_alloc(ledger, LEDGER_WORKSPACE, 1000, "kept", &kept, &error));
+    check_ok(ledger_alloc(ledger, LEDGER_WORKSPACE, 500000, "freed", &freed, &error));
+    ledger_release(ledger, freed);
+    check_ok(ledger_alloc(ledger, LEDGER_KV, 400000, "kv", &kv, &error));
+    assert_int_equal(ledger_counts(ledger).reserved, 2 * LEDGER_OWN_SEGMENT_BYTES);
+    ledger_release(ledger, kv);
+    assert_int_equal(ledger_counts(ledger).reserved, LEDGER_OWN_SEGMENT_BYTES);
+    ledger_release(ledger, kept);
+    ledger_close(ledger);
+}
+
 static void adopted_memory_counts_but_is_not_reserved(void **state)
 {
     (void)state;
@@ -158,6 +177,7 @@ int main(void)
         cmocka_unit_test(counts_live_and_peak_per_tag),
         cmocka_unit_test(budget_message_names_request_shares_and_shortfall),
         cmocka_unit_test(budget_is_exact_to_the_byte),
+        cmocka_unit_test(tags_do_not_share_segments),
         cmocka_unit_test(adopted_memory_counts_but_is_not_reserved),
         cmocka_unit_test(random_operations_keep_count),
     };
