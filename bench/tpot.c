@@ -3,12 +3,13 @@
    Predicted: a decode step reads all weights once and every sequence's K and V once, so its time is those bytes over
    the read bandwidth of the machine, measured beside it; per context token it rises by batch * KV bytes per token /
    bandwidth. Measured: decode steps at every context in turn, over and over, so that drift hits all contexts alike. */
-#include "bench/harness/bench.h"
+#include "bench/harness/timed_batch.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { STEPS_PER_VISIT = 3, WARM_STEPS = 1, PREFILL_ROWS_TPOT = 512 };
 
@@ -55,14 +56,10 @@ static const struct table tables[] = {
 struct group {
     struct bench *bench;
     struct model *model;
-    struct kv_cache *cache;
+    struct timed_batch sequences; /* decoding feeds what was prefilled again, so that a visit restores the state */
     const struct int_list *contexts;
     int batch, reps;
-    const int32_t *tokens; /* host: what was prefilled; decoding feeds it again, so that a visit restores the state */
-    struct sequence_tokens *steps; /* [batch] */
-    int32_t *chosen;               /* host [STEPS_PER_VISIT][batch] */
-    struct logits logits;
-    struct device_event *start, *end;
+    int32_t *chosen;     /* host [STEPS_PER_VISIT][batch] */
     double *samples;     /* ms, [contexts][reps * STEPS_PER_VISIT] */
     double *visits;      /* ms, [reps][contexts]: median of a visit's steps */
     uint64_t *checksums; /* [contexts] of the last visit */
@@ -91,57 +88,24 @@ static int room(const struct int_list *contexts)
     return (int)int_list_max(contexts) + WARM_STEPS + STEPS_PER_VISIT;
 }
 
-/* Sequence 0 is prefilled; the others get copies of it, in memory of their own. */
-static enum status fill_sequences(struct group *group, struct error *error)
-{
-    struct kv_options options = {.policy = KV_RESERVED,
-                                 .dtype = group->bench->kv_dtype,
-                                 .max_sequences = group->batch,
-                                 .max_tokens = room(group->contexts)};
-    if (kv_open(&group->cache, group->bench->ledger, &group->bench->config, &options, error) != STATUS_OK)
-        return error->status;
-    for (int s = 0, number; s < group->batch; s++) {
-        if (kv_sequence_open(group->cache, &number, error) != STATUS_OK)
-            return error->status;
-        group->steps[s] = (struct sequence_tokens){.sequence = number, .count = 1, .logits = LOGITS_LAST};
-        enum status status = s == 0 ? model_prefill(group->model, group->cache, number, group->tokens,
-                                                    room(group->contexts), LOGITS_NONE, 0, NULL, error)
-                                    : kv_copy_sequence(group->cache, group->steps[0].sequence, number, error);
-        if (status != STATUS_OK)
-            return status;
-    }
-    return STATUS_OK;
-}
-
 static enum status group_init(struct group *group, struct error *error)
 {
-    struct bench *bench = group->bench;
-    const struct device_ops *ops = bench->device->ops;
     size_t contexts = group->contexts->count, batch = (size_t)group->batch, reps = (size_t)group->reps;
-    group->steps = calloc(batch, sizeof *group->steps);
     group->chosen = calloc(batch * STEPS_PER_VISIT, sizeof *group->chosen);
     group->samples = calloc(contexts * reps * STEPS_PER_VISIT, sizeof *group->samples);
     group->visits = calloc(reps * contexts, sizeof *group->visits);
     group->checksums = calloc(contexts, sizeof *group->checksums);
-    if (!group->steps || !group->chosen || !group->samples || !group->visits || !group->checksums)
+    if (!group->chosen || !group->samples || !group->visits || !group->checksums)
         return error_set(error, STATUS_DEVICE, "tpot: out of host memory");
-    if (ops->event_create(bench->device, &group->start, error) != STATUS_OK ||
-        ops->event_create(bench->device, &group->end, error) != STATUS_OK ||
-        logits_init(&group->logits, bench->ledger, &bench->config, bench->dtype, group->batch, error) != STATUS_OK)
+    int tokens = room(group->contexts);
+    if (timed_batch_init(&group->sequences, group->bench, group->model, group->batch, tokens, error) != STATUS_OK)
         return error->status;
-    return fill_sequences(group, error);
+    return timed_batch_prefill(&group->sequences, tokens, error);
 }
 
 static void group_free(struct group *group)
 {
-    const struct device_ops *ops = group->bench->device->ops;
-    if (group->start != NULL)
-        ops->event_destroy(group->bench->device, group->start);
-    if (group->end != NULL)
-        ops->event_destroy(group->bench->device, group->end);
-    logits_free(&group->logits, group->bench->ledger);
-    kv_close(group->cache);
-    free(group->steps);
+    timed_batch_free(&group->sequences);
     free(group->chosen);
     free(group->samples);
     free(group->visits);
@@ -150,48 +114,21 @@ static void group_free(struct group *group)
 
 /* ---- measuring ---- */
 
-/* One decode step of the batch at its present length: forward, and the greedy choice of every sequence. */
-static enum status step(struct group *group, int32_t *chosen, double *ms, struct error *error)
-{
-    struct device *device = group->bench->device;
-    int position = kv_length(group->cache, group->steps[0].sequence);
-    for (int s = 0; s < group->batch; s++)
-        group->steps[s].tokens = &group->tokens[position];
-    group->logits.rows = 0;
-    if (device->ops->synchronize(device, error) != STATUS_OK ||
-        device->ops->event_record(device, group->start, error) != STATUS_OK ||
-        model_forward(group->model, group->cache, group->steps, group->batch, &group->logits, error) != STATUS_OK ||
-        model_argmax(group->model, &group->logits, 0, group->batch, chosen, error) != STATUS_OK ||
-        device->ops->event_record(device, group->end, error) != STATUS_OK)
-        return error->status;
-    return device->ops->event_elapsed_ms(device, group->start, group->end, ms, error);
-}
-
-/* Puts every sequence to `context` tokens, all of which the prefill stored (a reserved cache keeps them). */
-static enum status rewind_to(struct group *group, int context, struct error *error)
-{
-    for (int s = 0; s < group->batch; s++) {
-        int sequence = group->steps[s].sequence, length = kv_length(group->cache, sequence);
-        if (length < context)
-            kv_advance(group->cache, sequence, context - length);
-        else if (kv_truncate(group->cache, sequence, context, error) != STATUS_OK)
-            return error->status;
-    }
-    return STATUS_OK;
-}
-
 /* Takes the steps of one visit to a context; ms [STEPS_PER_VISIT]. */
 static enum status visit(struct group *group, size_t at, double *ms, struct error *error)
 {
     double warm_ms;
-    if (rewind_to(group, (int)group->contexts->values[at], error) != STATUS_OK)
+    struct timed_batch *sequences = &group->sequences;
+    if (timed_batch_rewind(sequences, (int)group->contexts->values[at], error) != STATUS_OK)
         return error->status;
     for (int i = 0; i < WARM_STEPS; i++)
-        if (step(group, group->chosen, &warm_ms, error) != STATUS_OK)
+        if (timed_batch_pass(sequences, group->batch, 1, &warm_ms, error) != STATUS_OK)
             return error->status;
-    for (int i = 0; i < STEPS_PER_VISIT; i++)
-        if (step(group, group->chosen + i * group->batch, &ms[i], error) != STATUS_OK)
+    for (int i = 0; i < STEPS_PER_VISIT; i++) {
+        if (timed_batch_pass(sequences, group->batch, 1, &ms[i], error) != STATUS_OK)
             return error->status;
+        memcpy(group->chosen + i * group->batch, sequences->chosen, (size_t)group->batch * sizeof *group->chosen);
+    }
     return STATUS_OK;
 }
 
@@ -231,8 +168,6 @@ static enum status repeat(struct group *group, struct error *error)
                           group->reps);
         for (size_t i = 0; i < contexts; i++) {
             double warm[STEPS_PER_VISIT];
-            if (bench_interrupted())
-                return error_set(error, STATUS_INTERRUPTED, "interrupted");
             enum status status = repetition < 0
                                      ? visit(group, i, warm, error)
                                      : timed_visit(group, repetition % 2 ? contexts - 1 - i : i, repetition, error);
@@ -358,14 +293,9 @@ static enum status measure_batch(struct bench *bench, struct model *model, struc
 {
     if (measured(results, contexts, batch))
         return fit_kept(bench, results, fit, batch, error);
-    int32_t *tokens = bench_tokens(bench, room(contexts), 0);
-    if (tokens == NULL)
-        return error_set(error, STATUS_DEVICE, "tpot: out of host memory");
-    struct group group = {
-        .bench = bench, .model = model, .contexts = contexts, .batch = (int)batch, .reps = reps, .tokens = tokens};
+    struct group group = {.bench = bench, .model = model, .contexts = contexts, .batch = (int)batch, .reps = reps};
     enum status status = measure(&group, results, fit, error);
     group_free(&group);
-    free(tokens);
     return status;
 }
 

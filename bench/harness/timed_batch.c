@@ -1,0 +1,138 @@
+#include "bench/harness/timed_batch.h"
+
+#include <stdlib.h>
+
+uint64_t timed_batch_kv_bytes(const struct config *config, enum dtype kv_dtype, int64_t sequences, int64_t room)
+{
+    return formula_kv_bytes(config, kv_dtype, sequences * room);
+}
+
+enum status timed_batch_init(struct timed_batch *batch, struct bench *bench, struct model *model, int sequences,
+                             int room, struct error *error)
+{
+    const struct device_ops *ops = bench->device->ops;
+    size_t count = (size_t)sequences;
+    *batch = (struct timed_batch){.bench = bench, .model = model, .sequences = sequences, .room = room};
+    batch->tokens = bench_tokens(bench, room, 0);
+    batch->chosen = calloc(count, sizeof *batch->chosen);
+    batch->numbers = calloc(count, sizeof *batch->numbers);
+    batch->items = calloc(count, sizeof *batch->items);
+    if (batch->tokens == NULL || batch->chosen == NULL || batch->numbers == NULL || batch->items == NULL)
+        return error_set(error, STATUS_DEVICE, "%s: out of host memory", bench->experiment->name);
+    struct kv_options options = {
+        .policy = KV_RESERVED, .dtype = bench->kv_dtype, .max_sequences = sequences, .max_tokens = room};
+    if (ops->event_create(bench->device, &batch->start, error) != STATUS_OK ||
+        ops->event_create(bench->device, &batch->end, error) != STATUS_OK ||
+        logits_init(&batch->logits, bench->ledger, model->config, bench->dtype, sequences, error) != STATUS_OK ||
+        kv_open(&batch->cache, bench->ledger, model->config, &options, error) != STATUS_OK)
+        return error->status;
+    for (int s = 0; s < sequences; s++)
+        if (kv_sequence_open(batch->cache, &batch->numbers[s], error) != STATUS_OK)
+            return error->status;
+    return STATUS_OK;
+}
+
+void timed_batch_free(struct timed_batch *batch)
+{
+    if (batch->bench != NULL) {
+        struct device *device = batch->bench->device;
+        if (batch->start != NULL)
+            device->ops->event_destroy(device, batch->start);
+        if (batch->end != NULL)
+            device->ops->event_destroy(device, batch->end);
+        logits_free(&batch->logits, batch->bench->ledger);
+    }
+    kv_close(batch->cache);
+    free(batch->tokens);
+    free(batch->chosen);
+    free(batch->numbers);
+    free(batch->items);
+    *batch = (struct timed_batch){0};
+}
+
+enum status timed_batch_prefill(struct timed_batch *batch, int count, struct error *error)
+{
+    if (model_prefill(batch->model, batch->cache, batch->numbers[0], batch->tokens, count, LOGITS_NONE, 0, NULL,
+                      error) != STATUS_OK)
+        return error->status;
+    for (int s = 1; s < batch->sequences; s++)
+        if (kv_copy_sequence(batch->cache, batch->numbers[0], batch->numbers[s], error) != STATUS_OK)
+            return error->status;
+    return STATUS_OK;
+}
+
+enum status timed_batch_fill_random(struct timed_batch *batch, int count, struct error *error)
+{
+    struct device *device = batch->bench->device;
+    const struct config *config = batch->model->config;
+    size_t values = (size_t)batch->room * (size_t)config->num_key_value_heads * (size_t)config->head_dim;
+    uint64_t seed = batch->bench->options.seed;
+    for (int s = 0; s < batch->sequences; s++) {
+        for (int layer = 0; layer < config->num_hidden_layers; layer++) {
+            void *sides[] = {kv_layer_keys(batch->cache, batch->numbers[s], layer),
+                             kv_layer_values(batch->cache, batch->numbers[s], layer)};
+            for (int side = 0; side < 2; side++)
+                if (device->ops->fill_random(device, sides[side], batch->bench->kv_dtype, values, seed++, 1.0f,
+                                             error) != STATUS_OK)
+                    return error->status;
+        }
+        kv_advance(batch->cache, batch->numbers[s], count);
+    }
+    return device->ops->synchronize(device, error);
+}
+
+enum status timed_batch_rewind(struct timed_batch *batch, int length, struct error *error)
+{
+    for (int s = 0; s < batch->sequences; s++) {
+        int sequence = batch->numbers[s], held = kv_length(batch->cache, sequence);
+        if (held < length)
+            kv_advance(batch->cache, sequence, length - held);
+        else if (kv_truncate(batch->cache, sequence, length, error) != STATUS_OK)
+            return error->status;
+    }
+    return STATUS_OK;
+}
+
+/* Where the tokens of a batch have got to: sequences before `sequence` are done, of that one `done` tokens. */
+struct cursor {
+    int sequence, done;
+};
+
+/* As many tokens as one pass takes, from the cursor on; returns the sequences in batch->items. */
+static int fill_pass(struct timed_batch *batch, int sequences, int count, struct cursor *at)
+{
+    const struct model_limits *limits = &batch->model->limits;
+    int rows = 0, filled = 0;
+    while (at->sequence < sequences && rows < limits->max_rows && filled < limits->max_sequences) {
+        int number = batch->numbers[at->sequence], left = count - at->done, space = limits->max_rows - rows;
+        int taken = left < space ? left : space;
+        batch->items[filled++] = (struct sequence_tokens){.sequence = number,
+                                                          .tokens = batch->tokens + kv_length(batch->cache, number),
+                                                          .count = taken,
+                                                          .logits = taken == left ? LOGITS_LAST : LOGITS_NONE};
+        rows += taken;
+        *at = taken == left ? (struct cursor){at->sequence + 1, 0} : (struct cursor){at->sequence, at->done + taken};
+    }
+    return filled;
+}
+
+enum status timed_batch_pass(struct timed_batch *batch, int sequences, int count, double *ms, struct error *error)
+{
+    struct device *device = batch->bench->device;
+    struct cursor at = {0};
+    batch->logits.rows = 0;
+    if (device->ops->synchronize(device, error) != STATUS_OK ||
+        device->ops->event_record(device, batch->start, error) != STATUS_OK)
+        return error->status;
+    while (at.sequence < sequences) {
+        if (bench_interrupted())
+            return error_set(error, STATUS_INTERRUPTED, "interrupted");
+        int filled = fill_pass(batch, sequences, count, &at);
+        if (model_forward(batch->model, batch->cache, batch->items, filled, &batch->logits, error) != STATUS_OK)
+            return error->status;
+    }
+    if (model_argmax(batch->model, &batch->logits, 0, sequences, batch->chosen, error) != STATUS_OK ||
+        device->ops->event_record(device, batch->end, error) != STATUS_OK)
+        return error->status;
+    return device->ops->event_elapsed_ms(device, batch->start, batch->end, ms, error);
+}
