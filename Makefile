@@ -21,7 +21,8 @@ endif
 EXPERIMENTS := $(basename $(notdir $(wildcard bench/*.md)))
 SOURCES     := $(wildcard kernels/*.c kernels/cpu/*.c engine/*.c bench/*.c bench/harness/*.c)
 HEADERS     := $(wildcard kernels/*.h kernels/cpu/*.h engine/*.h bench/*.h bench/harness/*.h tests/*.h)
-TESTS       := $(sort $(basename $(notdir $(wildcard tests/test_$(TEST).c))))
+TESTS       := $(sort $(basename $(notdir $(wildcard tests/test_$(TEST).c $(if $(CROSS),,tests/test_$(TEST).cpp)))))
+STANDIN     := $(wildcard tests/standin/*.cpp) # the device for machines without a GPU
 SUPPORT     := $(filter-out tests/test_%,$(wildcard tests/*.c)) # linked into every test
 OBJECTS      = $(SOURCES:%.c=$(BUILD)/%.o)
 
@@ -29,7 +30,7 @@ OBJECTS      = $(SOURCES:%.c=$(BUILD)/%.o)
 
 PACKAGES_build := $(filter gcc,$(CC)) libc6-dev libdnnl-dev libjansson-dev libcsv-dev
 PACKAGES_plots := gnuplot-nox
-PACKAGES_tests := libcmocka-dev
+PACKAGES_tests := g++ libcmocka-dev
 PACKAGES_lint  := clang-format clang-tidy libomp-dev
 PACKAGES_arm64 := gcc-aarch64-linux-gnu qemu-user
 ifdef CROSS # built for another machine (see arm64): the compiler is this machine's, the libraries lie in SYSROOT
@@ -130,6 +131,28 @@ $(BUILD)/tests/%.o: tests/%.c Makefile | deps-build deps-tests
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(SUPPORT:%.c=$(BUILD)/%.o) $(filter-out $(BUILD)/bench/main.o,$(OBJECTS))
 	$(Q)$(CC) -fopenmp $(CFLAGS) $(LDFLAGS) $^ -lcmocka $(LIBRARIES) -o $@
 
+# CUDA sources as g++ takes them, for the stand-in device (tests/standin/README.md), and objects that run on it. Kernels
+# ask the stand-in before each access of memory, except in a build with AddressSanitizer, which has its own way.
+CHECKED         = $(if $(findstring -fsanitize=,$(CFLAGS)),,-fsanitize=kernel-address,alignment \
+    -fno-sanitize-recover=alignment --param asan-instrumentation-with-call-threshold=0 --param asan-stack=0 \
+    --param asan-globals=0)
+STANDIN_COMPILE = $(CXX) -std=c++17 -D_GNU_SOURCE -I. -Itests/standin/include -Wall -Wextra -Wshadow \
+    -Wno-unknown-pragmas $(WERROR) $(CFLAGS) $(CPPFLAGS) -ffp-contract=off -MMD -MP
+STANDIN_OBJECTS = $(STANDIN:%.cpp=$(BUILD)/%.o)
+
+$(STANDIN_OBJECTS): $(BUILD)/%.o: %.cpp Makefile | deps-build deps-tests
+	@mkdir -p $(@D)
+	$(call SAY,c++ $<)
+	$(Q)$(STANDIN_COMPILE) -c $< -o $@
+
+$(BUILD)/tests/%.o: tests/%.cpp Makefile | deps-build deps-tests
+	@mkdir -p $(@D)
+	$(call SAY,c++ $<)
+	$(Q)$(STANDIN_COMPILE) $(CHECKED) -c $< -o $@
+
+$(BUILD)/tests/test_standin_%: $(BUILD)/tests/test_standin_%.o $(STANDIN_OBJECTS)
+	$(Q)$(CXX) $(CFLAGS) $(LDFLAGS) $^ -lcmocka -ldl -o $@
+
 ## test-sanitize: the same tests under AddressSanitizer and UndefinedBehaviorSanitizer
 test-sanitize:
 	@$(MAKE) --no-print-directory test BUILD=$(BUILD)/sanitize \
@@ -173,4 +196,4 @@ help:
 
 .PHONY: all deps deps-build deps-plots deps-tests deps-lint labs audit plots test test-sanitize lint lint-format format \
     arm64 test-arm64 sysroot-arm64 clean help
--include $(OBJECTS:.o=.d) $(TESTS:%=$(BUILD)/tests/%.d) $(SUPPORT:%.c=$(BUILD)/%.d)
+-include $(OBJECTS:.o=.d) $(TESTS:%=$(BUILD)/tests/%.d) $(SUPPORT:%.c=$(BUILD)/%.d) $(STANDIN_OBJECTS:.o=.d)

@@ -77,3 +77,16 @@ void standin_xor(void *lanes[32])
 {
     reduce(lanes, [](int64_t a, int64_t b) { return a ^ b; });
 }
+
+void standin_misaligned_matrix(const char *what, const void *memory, unsigned leading)
+{
+    standin::fail("%s: a matrix at %p with rows %u apart: 32 bytes, and 16 bytes between rows, are the least alignment",
+                  what, memory, leading);
+}
+
+void standin_whole_warp(const char *what, void *const lanes[32])
+{
+    for (int i = 0; i < 32; i++)
+        if (!lanes[i])
+            standin::fail("%s: lane %d takes no part", what, i);
+}

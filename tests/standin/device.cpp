@@ -42,6 +42,11 @@ static cudaError_t check_launch(const launch &l)
     return cudaSuccess;
 }
 
+bool launch::holds(const void *address) const
+{
+    return (size_t)((const char *)address - (const char *)closure.get()) < closure->bytes();
+}
+
 } // namespace standin
 
 using namespace standin;
@@ -51,7 +56,7 @@ cudaError_t standin_enqueue(const char *name, const void *kernel, dim3 grid, dim
 {
     std::shared_ptr<standin_closure> shared(closure);
     auto l = std::make_shared<launch>();
-    *l = {name, kernel, grid, block, shared_bytes, [shared] { shared->call(); }};
+    *l = {name, kernel, grid, block, shared_bytes, shared};
     cudaError_t error = check_launch(*l);
     if (error == cudaSuccess)
         error = enqueue(stream, {cudaGraphNodeTypeKernel, name, [l] { run_kernel(*l); }, nullptr});

@@ -45,6 +45,9 @@ static void on_fault(int signal, siginfo_t *info, void *context)
 
 void install_fault_handler()
 {
+    struct sigaction current;
+    if (sigaction(SIGSEGV, nullptr, &current) == 0 && current.sa_flags & SA_SIGINFO && current.sa_sigaction == on_fault)
+        return;
     stack_t old;
     if (sigaltstack(nullptr, &old) == 0 && old.ss_flags & SS_DISABLE) { /* a fiber's stack may be full */
         stack_t own = {};

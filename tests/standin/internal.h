@@ -6,6 +6,7 @@
 #include "include/standin.h"
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -34,7 +35,9 @@ struct launch {
     const void *kernel;
     dim3 grid, block;
     size_t shared_bytes;
-    std::function<void()> call; /* runs the kernel for the current thread */
+    std::shared_ptr<standin_closure> closure;
+
+    bool holds(const void *address) const; /* among the arguments */
 };
 void run_kernel(const launch &launch);
 const launch *running();                              /* NULL: host code runs */
@@ -47,7 +50,8 @@ void shared_begin_launch(const launch &launch);
 void shared_begin_block(); /* poisons it */
 void shared_end_block();   /* checks that nothing was written past its end */
 bool shared_address(const void *address);
-void pipeline_end_thread(); /* copies that this thread has not waited for are done now */
+bool program_address(const void *address); /* in the running kernel's program: its constants and variables */
+void pipeline_end_thread();                /* copies that this thread has not waited for are done now */
 
 /* ---- memory.cpp */
 
@@ -55,9 +59,14 @@ void pipeline_end_thread(); /* copies that this thread has not waited for are do
 void device_open();
 void device_close(const char *what);                  /* what has just run, if the guard bytes shall be checked; NULL */
 bool device_range(const void *address, size_t bytes); /* all of it inside one live allocation */
-bool device_address(const void *address);             /* anywhere in the range that device memory is taken from */
+void device_bounds(const void *address, const char **low, const char **high); /* of the allocation that holds it */
+bool device_address(const void *address); /* anywhere in the range that device memory is taken from */
 bool pinned_range(const void *address, size_t bytes);
 void poison(void *memory, size_t bytes);
+
+/* ---- check.cpp */
+
+void check_begin_launch();
 
 /* ---- streams.cpp */
 

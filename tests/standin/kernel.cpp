@@ -163,7 +163,7 @@ static void fiber_body()
             thread *t = &threads[order[begun++]];
             t->stack = self;
             make_current(t);
-            current_launch->call();
+            current_launch->closure->call();
             pipeline_end_thread();
             end_thread(t);
         } while (begun < order.size() && (ready.empty() || random_below(2)));
@@ -216,6 +216,7 @@ void run_kernel(const launch &launch)
     shuffle(blocks);
     current_launch = &launch;
     shared_begin_launch(launch);
+    check_begin_launch();
     device_open();
     for (uint32_t block : blocks)
         run_block(launch, block);

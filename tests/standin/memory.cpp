@@ -29,6 +29,7 @@ static int depth; /* of device_open */
 
 static void initialise()
 {
+    install_fault_handler(); /* a test framework may have put its own in its place */
     if (arena)
         return;
     void *memory = mmap(nullptr, ARENA_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -37,7 +38,6 @@ static void initialise()
     arena = cursor = (char *)memory;
     if (!capacity)
         capacity = environment_number("KVLAB_STANDIN_MEMORY", (size_t)1 << 30);
-    install_fault_handler();
 }
 
 void poison(void *memory, size_t bytes)
@@ -156,6 +156,13 @@ bool device_range(const void *address, size_t bytes)
     const auto &[memory, r] = *std::prev(after);
     size_t offset = (size_t)((const char *)address - memory);
     return offset <= r.bytes && bytes <= r.bytes - offset;
+}
+
+void device_bounds(const void *address, const char **low, const char **high)
+{
+    const auto &[memory, r] = *std::prev(regions.upper_bound((char *)address));
+    *low = memory;
+    *high = memory + r.bytes;
 }
 
 bool pinned_range(const void *address, size_t bytes)

@@ -36,6 +36,7 @@ static std::vector<std::unique_ptr<program>> programs;
 static char *dynamic_area;
 static char *dynamic_memory; /* of the running block */
 static size_t dynamic_bytes;
+static const program *running_program;
 static size_t shared_low, shared_high; /* range of the thread-local storage of the running kernel's program */
 
 static void read_symbols(program &p)
@@ -145,6 +146,7 @@ static std::vector<std::pair<char *, size_t>> poison_list; /* the static variabl
 void shared_begin_launch(const launch &launch)
 {
     program &p = program_of(launch.kernel);
+    running_program = &p;
     p.kernels.insert(p.functions[(size_t)launch.kernel - p.base]);
     poison_list.clear();
     shared_low = SIZE_MAX, shared_high = 0;
@@ -179,6 +181,11 @@ void shared_end_block()
         if (*at != ((const char *)&expected)[(at - dynamic_memory) % 2])
             fail("a thread wrote past the %zu bytes of dynamic shared memory, to byte %zu", dynamic_bytes,
                  (size_t)(at - dynamic_memory));
+}
+
+bool program_address(const void *address)
+{
+    return (size_t)address >= running_program->base && (size_t)address < running_program->end;
 }
 
 bool shared_address(const void *address)

@@ -39,6 +39,7 @@ extern "C" void *standin_dynamic_shared(void); /* this block's dynamic shared me
 
 struct standin_closure { /* a launched kernel with its arguments */
     virtual void call() const = 0;
+    virtual size_t bytes() const = 0;
     virtual ~standin_closure()
     {
     }
@@ -71,6 +72,10 @@ template <typename... P> struct standin_closure_of final : standin_closure {
                 (void)index, (void)name;
             },
             arguments);
+    }
+    size_t bytes() const override
+    {
+        return sizeof *this;
     }
     void call() const override
     {

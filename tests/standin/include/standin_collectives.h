@@ -13,6 +13,8 @@ int standin_block_barrier(const char *what, int predicate, const char *file, int
 void standin_warp_collective(const char *what, unsigned mask, void *operands, void (*complete)(void *lanes[32]),
                              const char *file, int line);
 unsigned standin_lane(void);
+void standin_whole_warp(const char *what, void *const lanes[32]); /* aborts if a lane takes no part */
+[[noreturn]] void standin_misaligned_matrix(const char *what, const void *memory, unsigned leading);
 unsigned standin_live_lanes(void);
 
 static inline void __syncthreads(STANDIN_PLACE)
