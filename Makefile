@@ -135,7 +135,7 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(SUPPORT:%.c=$(BUILD)/%.o) $(filter-out $(
 # ask the stand-in before each access of memory, except in a build with AddressSanitizer, which has its own way.
 CHECKED         = $(if $(findstring -fsanitize=,$(CFLAGS)),,-fsanitize=kernel-address,alignment \
     -fno-sanitize-recover=alignment --param asan-instrumentation-with-call-threshold=0 --param asan-stack=0 \
-    --param asan-globals=0)
+    --param asan-globals=0 -DSTANDIN_CHECKED)
 STANDIN_COMPILE = $(CXX) -std=c++17 -D_GNU_SOURCE -I. -Itests/standin/include -Wall -Wextra -Wshadow \
     -Wno-unknown-pragmas $(WERROR) $(CFLAGS) $(CPPFLAGS) -ffp-contract=off -MMD -MP
 STANDIN_OBJECTS = $(STANDIN:%.cpp=$(BUILD)/%.o)
