@@ -1,5 +1,6 @@
 #include "bench/commands.h"
 #include "bench/harness/session.h"
+#include "engine/shape.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -7,20 +8,22 @@
 
 static int list_models(void)
 {
-    char models_dir[4096], path[8192], **names;
+    char models_dir[4096], path[8192], layers[96], **names;
     size_t count;
     struct error error = {0};
     snprintf(models_dir, sizeof models_dir, "%s/models", config_data_dir());
     enum status status = config_names(models_dir, &names, &count, &error);
     for (size_t i = 0; i < count && !status; i++) {
+        struct shape shape;
         struct config config;
+        struct error refusal;
         snprintf(path, sizeof path, "%s/%s.json", models_dir, names[i]);
-        status = config_read(&config, path, &error);
+        status = shape_read(&shape, path, &error);
         if (!status)
-            printf("%-18s %7.2f billion parameters, %3" PRId64 " layers, %3" PRId64 " query and %2" PRId64
-                   " KV heads\n",
-                   names[i], (double)formula_parameters(&config) / 1e9, config.num_hidden_layers,
-                   config.num_attention_heads, config.num_key_value_heads);
+            printf("%-20s %8.2f billion parameters, layers: %s%s\n", names[i], (double)shape.total / 1e9,
+                   shape_layers_text(&shape, layers, sizeof layers),
+                   config_read(&config, path, &refusal) == STATUS_OK ? "; runs" : "");
+        shape_free(&shape);
     }
     config_names_free(names, count);
     return status ? session_fail(&error) : 0;
@@ -29,7 +32,8 @@ static int list_models(void)
 int command_list(int argc, char **argv)
 {
     if (argc == 1 && strcmp(argv[0], "--help") == 0) {
-        puts("usage: kvlab list [models]\n\nThe experiments, in the order of the course; or the models that ship.");
+        puts("usage: kvlab list [models]\n\nThe experiments, in the order of the course; or the models that ship: all\n"
+             "can be planned, those marked so also run.");
         return 0;
     }
     if (argc == 1 && strcmp(argv[0], "models") == 0)

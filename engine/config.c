@@ -91,7 +91,8 @@ static enum status read_family(const struct config_keys *keys, enum config_famil
         if (json_is_string(architecture) && strcmp(json_string_value(architecture), FAMILIES[i].architecture) == 0)
             by_architecture = i;
     }
-    static const char *const understood = "is not understood: Llama, Qwen2 and Mistral models are";
+    static const char *const understood = "is not understood: Llama, Qwen2 and Mistral models run; `kvlab plan` "
+                                          "knows more";
     if (type && by_type < 0)
         return config_refuse(keys, "model_type", "%s %s", json_input_show(type, shown, sizeof shown), understood);
     if (architecture && by_architecture < 0)

@@ -48,6 +48,10 @@ enum status config_read(struct config *config, const char *path, struct error *e
 enum status config_find(struct config *config, const char *models_dir, const char *model, char *weights_dir,
                         size_t size, struct error *error);
 
+/* The path of a model's config.json, for any reader of it; `is_published`: it is one of data/models. */
+enum status config_locate(char *path, size_t size, const char *models_dir, const char *model, bool *is_published,
+                          struct error *error);
+
 /* Names (without .json) in data/models, sorted. Free with config_names_free(). */
 enum status config_names(const char *models_dir, char ***names, size_t *count, struct error *error);
 void config_names_free(char **names, size_t count);

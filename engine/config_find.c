@@ -90,14 +90,21 @@ static const char *published_name(char *const *names, size_t count, const char *
     return NULL;
 }
 
+/* The names that begin as `model` does up to its first '-' or digit: with a hundred models, those are what was meant.
+ */
 static enum status unknown_model(const char *model, char *const *names, size_t count, struct error *error)
 {
-    char list[640] = "", shown[128];
-    size_t used = 0;
-    for (size_t i = 0; i < count && used < sizeof list; i++)
-        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", names[i]);
-    return error_set(error, STATUS_INPUT, "no model '%s': it is neither a folder with a config.json nor one of: %s",
-                     json_input_printable(model, shown, sizeof shown), list);
+    char list[512] = "", shown[128];
+    size_t used = 0, alike = strcspn(model, "-0123456789.");
+    for (int pass = 0; pass < 2 && used == 0; pass++)
+        for (size_t i = 0; i < count && used < sizeof list - 64; i++)
+            if (pass == 1 || (alike > 0 && strncasecmp(names[i], model, alike) == 0))
+                used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", used ? ", " : "", names[i]);
+    return error_set(
+        error, STATUS_INPUT,
+        "no model '%s': it is neither a folder with a config.json nor one of the %zu of `kvlab list models`: "
+        "%s%s",
+        json_input_printable(model, shown, sizeof shown), count, list, used >= sizeof list - 64 ? ", ..." : "");
 }
 
 static bool holds_safetensors(const char *folder)
@@ -119,18 +126,47 @@ static enum status join(char *path, size_t size, const char *folder, const char 
     return error_set(error, STATUS_INPUT, "%.80s...: the path is too long (at most %zu bytes)", folder, size - 1);
 }
 
-/* A folder, or a file: the folder's config.json carries its weights along, any other file is a shape alone. */
-static enum status find_by_path(struct config *config, const char *model, char *weights_dir, size_t size,
-                                struct error *error)
+/* A folder's config.json, or the file itself. */
+static enum status locate_by_path(char *path, size_t size, const char *model, struct error *error)
 {
-    char path[PATH_MAX], folder[PATH_MAX];
-    snprintf(path, sizeof path, "%s", model);
-    if (is_directory(model) && join(path, sizeof path, model, "config.json", error) != STATUS_OK)
+    if (!is_directory(model))
+        return snprintf(path, size, "%s", model) < (int)size
+                   ? STATUS_OK
+                   : error_set(error, STATUS_INPUT, "%.80s...: the path is too long", model);
+    if (join(path, size, model, "config.json", error) != STATUS_OK)
         return error->status;
-    if (is_directory(model) && !is_file(path))
+    if (!is_file(path))
         return error_set(error, STATUS_INPUT, "%s: no config.json in this folder; give the folder of a model", model);
-    if (config_read(config, path, error) != STATUS_OK)
-        return error->status;
+    return STATUS_OK;
+}
+
+enum status config_locate(char *path, size_t size, const char *models_dir, const char *model, bool *is_published,
+                          struct error *error)
+{
+    char **names, file[NAME_MAX + 1];
+    size_t count;
+    bool is_path = is_directory(model) || (is_file(model) && ends_in(model, ".json"));
+    enum status status = config_names(models_dir, &names, &count, error);
+    if (status != STATUS_OK && !is_path)
+        return status;
+    const char *name = published_name(names, count, model);
+    *is_published = name != NULL;
+    if (name) {
+        snprintf(file, sizeof file, "%s.json", name);
+        status = join(path, size, models_dir, file, error);
+    } else if (is_path) {
+        status = locate_by_path(path, size, model, error);
+    } else {
+        status = unknown_model(model, names, count, error);
+    }
+    config_names_free(names, count);
+    return status;
+}
+
+/* The folder's config.json carries its weights along, any other file is a shape alone. */
+static enum status find_weights(const char *path, char *weights_dir, size_t size, struct error *error)
+{
+    char folder[PATH_MAX];
     snprintf(folder, sizeof folder, "%s", path);
     char *slash = strrchr(folder, '/');
     if (strcmp(slash ? slash + 1 : folder, "config.json") != 0)
@@ -148,26 +184,15 @@ static enum status find_by_path(struct config *config, const char *model, char *
 enum status config_find(struct config *config, const char *models_dir, const char *model, char *weights_dir,
                         size_t size, struct error *error)
 {
+    char path[PATH_MAX];
+    bool is_published;
     weights_dir[0] = '\0';
     *config = (struct config){0};
-    char **names, path[PATH_MAX], file[NAME_MAX + 1];
-    size_t count;
-    bool is_path = is_directory(model) || (is_file(model) && ends_in(model, ".json"));
-    enum status status = config_names(models_dir, &names, &count, error);
-    if (status != STATUS_OK && !is_path)
-        return status;
-    const char *name = published_name(names, count, model);
-    if (name) {
-        snprintf(file, sizeof file, "%s.json", name);
-        status = join(path, sizeof path, models_dir, file, error);
-        if (status == STATUS_OK)
-            status = config_read(config, path, error);
-    } else if (is_path) {
-        status = find_by_path(config, model, weights_dir, size, error);
-    } else {
-        status = unknown_model(model, names, count, error);
-    }
-    config_names_free(names, count);
+    enum status status = config_locate(path, sizeof path, models_dir, model, &is_published, error);
+    if (status == STATUS_OK)
+        status = config_read(config, path, error);
+    if (status == STATUS_OK && !is_published)
+        status = find_weights(path, weights_dir, size, error);
     return status;
 }
 

@@ -420,8 +420,10 @@ static void models_are_found(void **state)
     assert_string_equal(config.name, "qwen2.5-0.5b");
     assert_int_equal(config_find(&config, models, "no-such-model", weights, sizeof weights, &error), STATUS_INPUT);
     assert_non_null(strstr(error.message, "no-such-model"));
-    assert_non_null(strstr(error.message, "llama-2-7b, "));
-    assert_non_null(strstr(error.message, "tinyllama-1.1b"));
+    assert_non_null(strstr(error.message, "kvlab list models"));
+    assert_int_equal(config_find(&config, models, "Llama-2-8b", weights, sizeof weights, &error), STATUS_INPUT);
+    assert_non_null(strstr(error.message, "llama-2-7b, ")); /* those that begin alike */
+    assert_null(strstr(error.message, "qwen"));
     assert_int_equal(config_find(&config, models, "", weights, sizeof weights, &error), STATUS_INPUT);
     assert_int_equal(config_find(&config, "/no/such/folder", "x", weights, sizeof weights, &error), STATUS_INPUT);
     assert_non_null(strstr(error.message, "KVLAB_DATA"));

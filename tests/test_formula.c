@@ -1,5 +1,6 @@
 /* formula.h against numbers worked by hand and counts published with the models. */
 #include "engine/formula.h"
+#include "engine/shape.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -48,15 +49,38 @@ static void parameters_match_published_counts(void **state)
     }
 }
 
-static void every_shipped_model_has_a_published_count(void **state)
+/* Two readers, one number: every model that the forward pass runs is also a shape (tests/test_shape.c holds the
+   published counts of all that ship). */
+static void shapes_agree(void **state)
 {
     (void)state;
-    char models[4096], **names;
-    size_t count;
+    char models[4096], path[8192], **names;
+    size_t count, read = 0;
     struct error error = {0};
+    const struct plan_type *type;
+    bool overflow = false;
     snprintf(models, sizeof models, "%s/models", config_data_dir());
     assert_int_equal(config_names(models, &names, &count, &error), STATUS_OK);
-    assert_int_equal(count, PUBLISHED_COUNT);
+    assert_int_equal(plan_type_find(&type, "bf16", "kv-dtype", true, &error), STATUS_OK);
+    for (size_t i = 0; i < count; i++) {
+        struct config config;
+        struct shape shape;
+        snprintf(path, sizeof path, "%s/%s.json", models, names[i]);
+        if (config_read(&config, path, &error) != STATUS_OK)
+            continue;
+        read++;
+        if (shape_read(&shape, path, &error) != STATUS_OK)
+            fail_msg("%s", error.message);
+        assert_int_equal(shape.total, formula_parameters(&config));
+        assert_int_equal(shape_token_bytes(&shape, type, type, &overflow),
+                         formula_kv_bytes_per_token(&config, DTYPE_BF16));
+        assert_int_equal(shape_token_bytes_mha(&shape, type, type, &overflow),
+                         formula_kv_bytes_per_token_mha(&config, DTYPE_BF16));
+        for (int64_t layer = 0; layer < shape.layer_count; layer++)
+            assert_int_equal(shape.layers[layer].window, config_window(&config, layer));
+        shape_free(&shape);
+    }
+    assert_true(read >= PUBLISHED_COUNT);
     config_names_free(names, count);
 }
 
@@ -160,7 +184,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parameters_match_published_counts),
-        cmocka_unit_test(every_shipped_model_has_a_published_count),
+        cmocka_unit_test(shapes_agree),
         cmocka_unit_test(kv_bytes_per_token_by_hand),
         cmocka_unit_test(logits_bytes_by_hand),
         cmocka_unit_test(weight_bytes_read),
