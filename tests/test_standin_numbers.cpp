@@ -330,6 +330,9 @@ static void product_of(bool written, int n)
     cublasGemmEx(blas, CUBLAS_OP_N, CUBLAS_OP_N, 8, n, 8, &one, a, CUDA_R_32F, 8, b, CUDA_R_32F, 8, &zero, c,
                  CUDA_R_32F, 8, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
     cudaDeviceSynchronize();
+    for (float *memory : {a, b, c})
+        cudaFree(memory);
+    cublasDestroy(blas);
 }
 
 static void test_products_are_checked(void **)

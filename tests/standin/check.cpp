@@ -39,7 +39,7 @@ static bool unwritten(const char *address, size_t bytes)
     return word == expected;
 }
 
-static void check(const void *at, size_t bytes, bool store, const void *pc)
+[[maybe_unused]] static void check(const void *at, size_t bytes, bool store, const void *pc)
 {
     const char *address = (const char *)at;
     bool guard;

@@ -27,7 +27,7 @@ struct fiber {
 
 static char *stacks; /* MAX_FIBERS times [guard page][stack] */
 static size_t fibers_made;
-static fiber host_fiber;
+static fiber fibers[MAX_FIBERS], host_fiber;
 
 #if defined(__SANITIZE_ADDRESS__)
 static void leaving(fiber *from, fiber *to)
@@ -129,7 +129,7 @@ fiber *fiber_create(void (*body)())
     }
     if (fibers_made == MAX_FIBERS)
         fail("more than %d fibers", MAX_FIBERS);
-    fiber *f = new fiber();
+    fiber *f = &fibers[fibers_made];
     f->stack = stacks + stride * fibers_made + PAGE_BYTES;
     f->stack_bytes = STACK_BYTES;
     f->body = body;
