@@ -23,6 +23,7 @@ SOURCES     := $(wildcard kernels/*.c kernels/cpu/*.c engine/*.c bench/*.c bench
 HEADERS     := $(wildcard kernels/*.h kernels/cpu/*.h engine/*.h bench/*.h bench/harness/*.h tests/*.h)
 TESTS       := $(sort $(basename $(notdir $(wildcard tests/test_$(TEST).c $(if $(CROSS),,tests/test_$(TEST).cpp)))))
 STANDIN     := $(wildcard tests/standin/*.cpp) # the device for machines without a GPU
+FORMATTED    = $(SOURCES) $(HEADERS) $(wildcard tests/*.c tests/*.cpp tests/standin/*.[ch]* tests/standin/include/*.h)
 SUPPORT     := $(filter-out tests/test_%,$(wildcard tests/*.c)) # linked into every test
 OBJECTS      = $(SOURCES:%.c=$(BUILD)/%.o)
 
@@ -163,7 +164,7 @@ test-sanitize:
 lint: lint-format $(patsubst %.c,$(BUILD)/lint/%.ok,$(SOURCES) $(wildcard tests/*.c))
 	@echo "lint: clean"
 lint-format: | deps-lint
-	@clang-format --dry-run -Werror $(SOURCES) $(HEADERS) $(wildcard tests/*.c)
+	@clang-format --dry-run -Werror $(FORMATTED)
 $(BUILD)/lint/%.ok: %.c $(HEADERS) .clang-tidy tests/.clang-tidy | deps-build deps-tests deps-lint
 	@mkdir -p $(@D)
 	$(call SAY,tidy $<)
@@ -172,7 +173,7 @@ $(BUILD)/lint/%.ok: %.c $(HEADERS) .clang-tidy tests/.clang-tidy | deps-build de
 
 ## format: bring all C files into the project's format
 format: | deps-lint
-	clang-format -i $(SOURCES) $(HEADERS) $(wildcard tests/*.c)
+	clang-format -i $(FORMATTED)
 
 ## arm64: cross build for aarch64, in build/arm64
 ## test-arm64: run the tests of the cross build under qemu

@@ -297,6 +297,11 @@ static void test_many_allocations(void **)
         }
         memory.clear();
     }
+    for (size_t bytes : {(size_t)4 << 20, (size_t)6 << 20, (size_t)3 << 20}) {
+        float *aligned = floats((int)(bytes / 4));
+        assert_int_equal((size_t)aligned % (bytes == (size_t)3 << 20 ? 1 << 20 : 2 << 20), 0);
+        CHECK(cudaFree(aligned));
+    }
     assert_int_equal(standin_live_bytes(), 0);
 }
 

@@ -5,13 +5,14 @@
 
 #include "internal.h"
 
+#include <algorithm>
 #include <map>
 #include <sys/mman.h>
 
 namespace standin
 {
 
-enum { PAGE_BYTES = 4096, ALIGNMENT = 512, CHUNK_BYTES = 256 * 1024 };
+enum { PAGE_BYTES = 4096, ALIGNMENT = 512, CHUNK_BYTES = 256 * 1024, BIG_PAGE_BYTES = 2 << 20 };
 static const size_t ARENA_BYTES = (size_t)1 << 38;
 
 struct region { /* the pages of an allocation */
@@ -188,11 +189,13 @@ std::string describe(const void *address)
 }
 
 /* A place for so many pages between two that stay closed. */
-static char *place(size_t page_bytes)
+static char *place(size_t page_bytes, size_t alignment)
 {
     for (int round = 0; round < 2; round++, cursor = arena)
-        while (cursor + page_bytes + 2 * PAGE_BYTES <= arena + ARENA_BYTES) {
-            char *pages = cursor + PAGE_BYTES, *end = pages + page_bytes;
+        while (cursor + page_bytes + alignment + 2 * PAGE_BYTES <= arena + ARENA_BYTES) {
+            char *pages = cursor + PAGE_BYTES;
+            pages += -(size_t)pages % alignment;
+            char *end = pages + page_bytes;
             auto next = regions.lower_bound(pages);
             if (next != regions.begin() && std::prev(next)->second.pages + std::prev(next)->second.page_bytes >= pages)
                 next--;
@@ -239,7 +242,8 @@ cudaError_t cudaMalloc(void **memory, size_t bytes)
     if (!allocation_allowed() || rounded < bytes || used_bytes > capacity || rounded > capacity - used_bytes)
         return result(cudaErrorMemoryAllocation);
     size_t page_bytes = (rounded + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
-    char *pages = place(page_bytes);
+    size_t divisor = rounded & -rounded; /* a size in whole pages begins at one, as the driver's 2 MiB pages do */
+    char *pages = place(page_bytes, std::clamp(divisor, (size_t)PAGE_BYTES, (size_t)BIG_PAGE_BYTES));
     if (!pages)
         return result(cudaErrorMemoryAllocation);
     char *address = pages + page_bytes - rounded;
