@@ -55,10 +55,49 @@ static void phases_of_a_request(void **state)
     csv_table_free(&table);
 }
 
+/* ---- batch ------------------------------------------------------------------------------------------------------ */
+
+static const char batch_columns[] =
+    "batch,ttft_ms,tpot_ms,tokens_per_s,tokens_per_s_per_request,kv_bytes,peak_ledger_bytes,intensity_flop_per_byte,"
+    "percent_of_matrix_ceiling,percent_of_read_ceiling";
+
+/* The first decode step after 10 tokens, of one request: 2 * 18,432 + 2 * 64 * 32 + 4 * 32 * 11 positions * 2 layers =
+   43,776 FLOP; 83,072 bytes of weights + 11 * 256 read + 256 written = 86,144. Of three: 131,328 and 83,072 + 9,216. */
+static void batch_counts(void **state)
+{
+    (void)state;
+    static const int64_t batches[] = {1, 3}, flops[] = {43776, 131328}, bytes[] = {86144, 92288};
+    place_run("batch --batch 1,3 --contexts 10 --reps 2 --quick", 0);
+    struct csv_table table = place_csv("batch");
+    place_assert_columns(&table, batch_columns);
+    assert_int_equal(table.row_count, 2);
+    for (size_t row = 0; row < 2; row++) {
+        double batch = (double)batches[row];
+        assert_int_equal(place_int(&table, row, "batch"), batches[row]);
+        assert_int_equal(place_int(&table, row, "step_flops"), flops[row]);
+        assert_int_equal(place_int(&table, row, "step_bytes"), bytes[row]);
+        assert_near(place_real(&table, row, "intensity_flop_per_byte"), (double)flops[row] / (double)bytes[row], 0.0005,
+                    "intensity");
+        /* room for 10 tokens and the 8 steps of a visit */
+        assert_int_equal(place_int(&table, row, "kv_bytes"), batches[row] * 18 * PLACE_KV_BYTES);
+        assert_int_equal(place_int(&table, row, "kv_formula_bytes"), batches[row] * 18 * PLACE_KV_BYTES);
+        assert_int_equal(place_int(&table, row, "steps"), 16);
+        double each = place_real(&table, row, "tokens_per_s_per_request");
+        assert_near(place_real(&table, row, "tokens_per_s"), batch * each, 0.05 + batch * 0.005, "rate of all");
+    }
+    assert_int_equal(place_int(&table, 1, "peak_ledger_bytes") - place_int(&table, 0, "peak_ledger_bytes"),
+                     2 * 18 * PLACE_KV_BYTES + 2 * PLACE_LOGITS_BYTES);
+    csv_table_free(&table);
+    table = place_csv("batch_summary");
+    assert_int_equal(table.row_count, 1);
+    csv_table_free(&table);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(phases_of_a_request),
+        cmocka_unit_test(batch_counts),
     };
     return cmocka_run_group_tests(tests, place_make, place_remove);
 }
