@@ -138,7 +138,7 @@ CHECKED         = $(if $(findstring -fsanitize=,$(CFLAGS)),,-fsanitize=kernel-ad
     -fno-sanitize-recover=alignment --param asan-instrumentation-with-call-threshold=0 --param asan-stack=0 \
     --param asan-globals=0 -DSTANDIN_CHECKED)
 STANDIN_COMPILE = $(CXX) -std=c++17 -D_GNU_SOURCE -I. -Itests/standin/include -Wall -Wextra -Wshadow \
-    -Wno-unknown-pragmas $(WERROR) $(CFLAGS) $(CPPFLAGS) -ffp-contract=off -MMD -MP
+    -Wno-unknown-pragmas $(WERROR) $(CFLAGS) $(CPPFLAGS) -fPIC -ffp-contract=off -MMD -MP
 STANDIN_OBJECTS = $(STANDIN:%.cpp=$(BUILD)/%.o)
 
 $(STANDIN_OBJECTS): $(BUILD)/%.o: %.cpp Makefile | deps-build deps-tests
