@@ -16,6 +16,9 @@ static const struct command {
     {"info", "[options]", "this machine: device, memory, and its ceilings, measured", command_info},
     {"run", "NAME [options]", "run an experiment: predict, measure, write results/NAME.csv", command_run},
     {"generate", "[options]", "continue a list of token ids with a model", command_generate},
+    {"audit", "FILE.csv", "recompute published numbers, and say which are wrong", command_audit},
+    {"read-log", "FILE", "what other engines' logs say of their cache, against the formula", command_readlog},
+    {"compare", "A.csv B.csv", "two result files side by side, with ratios", command_compare},
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
@@ -70,7 +73,8 @@ static int dispatch(int argc, char **argv)
     for (size_t i = 0; word && i < COMMANDS; i++)
         if (strcmp(commands[i].name, word) == 0)
             return commands[i].run(argc - 2, argv + 2);
-    return fail_with_list(word ? "no command" : "give a command", word, "list, info, run, generate, --help, --version");
+    return fail_with_list(word ? "no command" : "give a command", word,
+                          "list, info, run, generate, audit, read-log, compare, --help, --version");
 }
 
 int main(int argc, char **argv)

@@ -70,7 +70,7 @@ static json_t *command_line(const char *experiment, int argc, char **argv)
     FILE *stream = open_memstream(&text, &size);
     if (!stream)
         return NULL;
-    fprintf(stream, "kvlab run %s", experiment);
+    fprintf(stream, "kvlab %s%s", experiment_find(experiment) ? "run " : "", experiment);
     for (int i = 0; i < argc; i++) {
         bool plain = argv[i][0] && strspn(argv[i], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
                                                    "-_=+,./:@%") == strlen(argv[i]);
