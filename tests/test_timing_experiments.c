@@ -93,11 +93,60 @@ static void batch_counts(void **state)
     csv_table_free(&table);
 }
 
+/* ---- roofline --------------------------------------------------------------------------------------------------- */
+
+static const char roofline_columns[] = "phase,tokens,flops,bytes,intensity_flop_per_byte,tflops,"
+                                       "percent_of_matrix_ceiling,gbps,percent_of_read_ceiling,bound";
+
+/* A token takes 36,864 FLOP in the layers' matrices, one row of the head 4,096, a position seen 4 * 32 in each of 2
+   layers. Weights are 83,072 bytes, a position 256.
+     prefill of 4   4 * 36,864 + 4,096 + 256 * 10 = 154,112        83,072 + 2 * 4 * 256 = 85,120
+     prefill of 10  10 * 36,864 + 4,096 + 256 * 55 = 386,816       83,072 + 2 * 10 * 256 = 88,192
+     decode at 16   36,864 + 4,096 + 256 * 17 = 45,312             83,072 + (17 + 1) * 256 = 87,680
+     of a batch 3   135,936                                        83,072 + 3 * 18 * 256 = 96,896 */
+static void roofline_counts(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *phase;
+        int64_t tokens, flops, bytes;
+    } cases[] = {{"prefill", 4, 154112, 85120},
+                 {"prefill", 10, 386816, 88192},
+                 {"decode", 1, 45312, 87680},
+                 {"decode", 3, 135936, 96896}};
+    place_run("roofline --contexts 4,10 --batch 1,3 --reps 2 --quick", 0);
+    struct csv_table table = place_csv("roofline");
+    place_assert_columns(&table, roofline_columns);
+    assert_int_equal(table.row_count, 4);
+    for (size_t row = 0; row < 4; row++) {
+        assert_string_equal(place_text(&table, row, "phase"), cases[row].phase);
+        assert_int_equal(place_int(&table, row, "tokens"), cases[row].tokens);
+        assert_int_equal(place_int(&table, row, "flops"), cases[row].flops);
+        assert_int_equal(place_int(&table, row, "bytes"), cases[row].bytes);
+        double balance = place_real(&table, row, "balance_flop_per_byte");
+        double intensity = (double)cases[row].flops / (double)cases[row].bytes;
+        assert_near(place_real(&table, row, "intensity_flop_per_byte"), intensity, 0.0005, "intensity");
+        if (fabs(intensity - balance) > 0.01)
+            assert_string_equal(place_text(&table, row, "bound"), intensity > balance ? "compute" : "memory");
+        assert_int_equal(place_int(&table, row, "n"), row < 2 ? 2 : 6);
+    }
+    char *meta = place_meta("roofline");
+    assert_non_null(strstr(meta, "\"balance_flop_per_byte\""));
+    free(meta);
+    csv_table_free(&table);
+    place_run("roofline --contexts 4,6 --batch 1,3 --reps 2 --quick --resume", 0);
+    table = place_csv("roofline");
+    assert_int_equal(table.row_count, 5); /* the four kept, and one more */
+    assert_int_equal(place_int(&table, 4, "tokens"), 6);
+    csv_table_free(&table);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(phases_of_a_request),
         cmocka_unit_test(batch_counts),
+        cmocka_unit_test(roofline_counts),
     };
     return cmocka_run_group_tests(tests, place_make, place_remove);
 }
