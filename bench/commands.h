@@ -5,6 +5,7 @@
 int command_list(int argc, char **argv);
 int command_info(int argc, char **argv);
 int command_generate(int argc, char **argv);
+int command_plan(int argc, char **argv);
 int command_audit(int argc, char **argv);
 int command_readlog(int argc, char **argv);
 int command_compare(int argc, char **argv);

@@ -16,6 +16,7 @@ static const struct command {
     {"info", "[options]", "this machine: device, memory, and its ceilings, measured", command_info},
     {"run", "NAME [options]", "run an experiment: predict, measure, write results/NAME.csv", command_run},
     {"generate", "[options]", "continue a list of token ids with a model", command_generate},
+    {"plan", "[options]", "what a model takes on a card, whether it fits, and what would", command_plan},
     {"audit", "FILE.csv", "recompute published numbers, and say which are wrong", command_audit},
     {"read-log", "FILE", "what other engines' logs say of their cache, against the formula", command_readlog},
     {"compare", "A.csv B.csv", "two result files side by side, with ratios", command_compare},
@@ -74,7 +75,7 @@ static int dispatch(int argc, char **argv)
         if (strcmp(commands[i].name, word) == 0)
             return commands[i].run(argc - 2, argv + 2);
     return fail_with_list(word ? "no command" : "give a command", word,
-                          "list, info, run, generate, audit, read-log, compare, --help, --version");
+                          "list, info, run, generate, plan, audit, read-log, compare, --help, --version");
 }
 
 int main(int argc, char **argv)

@@ -3,6 +3,7 @@
 #ifndef KVLAB_ENGINE_PLAN_COUNT_H
 #define KVLAB_ENGINE_PLAN_COUNT_H
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -23,6 +24,7 @@ static inline uint64_t count_mul(bool *overflow, uint64_t a, uint64_t b)
 /* Units of `size` that hold `amount`; size > 0. */
 static inline uint64_t count_units(uint64_t amount, uint64_t size)
 {
+    assert(size > 0);
     return amount / size + (amount % size != 0);
 }
 

@@ -62,7 +62,9 @@ struct shape {
     int64_t experts, experts_per_token;
     int64_t widest_mlp; /* values between an MLP's matrices per token, all chosen experts together */
     bool tied;
+    bool f32_state; /* transformers keeps the recurrence in f32 whatever the model's type (gated delta rule) */
     enum dtype torch_dtype;
+    bool dtype_given; /* false: the config names no type, and bf16 is assumed */
     enum published published;
     char quantization[32];   /* quant_method of the config, or "" */
     const char *not_counted; /* parts that the config does not describe ("vision and audio towers"), or NULL */

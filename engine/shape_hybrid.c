@@ -21,7 +21,7 @@ enum status describe_jamba(struct reader *reader)
 {
     struct block *block = &reader->block;
     struct shape *shape = reader->shape;
-    int64_t attention, attention_offset, experts, experts_offset, expand;
+    int64_t attention, attention_offset = 0, experts, experts_offset = 0, expand;
     if (read_period(reader, "attn_layer_period", "attn_layer_offset", &attention, &attention_offset) != STATUS_OK ||
         read_period(reader, "expert_layer_period", "expert_layer_offset", &experts, &experts_offset) != STATUS_OK ||
         shape_count(reader, "num_experts", SHAPE_MAX_HEADS, &block->experts) != STATUS_OK ||

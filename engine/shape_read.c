@@ -203,6 +203,7 @@ static enum status read_dtype(struct reader *reader)
             for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
                 if (json_is_string(value) && strcmp(json_string_value(value), names[i].name) == 0) {
                     reader->shape->torch_dtype = names[i].dtype;
+                    reader->shape->dtype_given = true;
                     return STATUS_OK;
                 }
             char shown[64];

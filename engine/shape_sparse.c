@@ -113,6 +113,7 @@ enum status describe_qwen3_next(struct reader *reader)
         reader->kinds[i] = (i + 1) % interval == 0 ? LAYER_FULL : LAYER_STATE;
     block->q_gate = true;
     block->mixer = MIXER_GATED_DELTA;
+    reader->shape->f32_state = true;
     return shape_add_layers(reader);
 }
 

@@ -229,7 +229,7 @@ void shape_add_layer(struct reader *reader, const struct block *block, int64_t i
     else if (block->intermediate > 0)
         weigh_mlp(&scale, block);
     kept(&scale, &scale.parts.norms,
-         count_mul(scale.overflow, (uint64_t)(block->norms * block->values_per_norm), scale.hidden));
+         count_mul(scale.overflow, (uint64_t)block->norms * (uint64_t)block->values_per_norm, scale.hidden));
     put(&scale, &scale.weights.whole, &scale.parts.other, block->other_whole);
     kept(&scale, &scale.parts.other, block->other_kept);
 
