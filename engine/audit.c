@@ -218,15 +218,40 @@ static bool missing_inputs(char *text, size_t size, const struct audit_quantity 
     return used > 0;
 }
 
+static enum status check(struct audit_result *result, const struct audit_claim *claim,
+                         const struct audit_quantity *quantity, const struct printed *printed,
+                         struct audit_inputs *inputs, const char *models_dir, struct error *error)
+{
+    const struct byte_unit *bytes;
+    uint64_t scale;
+    char problem[320], missing[128];
+    if (read_unit(&scale, &bytes, quantity, claim->unit, error) != STATUS_OK ||
+        audit_inputs_read(inputs, claim, models_dir, problem, sizeof problem, error) != STATUS_OK)
+        return error->status;
+    if (missing_inputs(missing, sizeof missing, quantity, inputs)) {
+        if (problem[0])
+            snprintf(result->reason, sizeof result->reason, "%s", problem);
+        else
+            snprintf(result->reason, sizeof result->reason, "missing: %s", missing);
+        return STATUS_OK;
+    }
+    if (!quantity->compute(inputs, &result->value)) {
+        snprintf(result->reason, sizeof result->reason,
+                 "it has no value: more than 64 bits, a division by zero, or a row that its type cannot store in whole "
+                 "blocks");
+        return STATUS_OK;
+    }
+    value_text(result);
+    judge(result, quantity, inputs, printed, bytes, scale, claim->unit);
+    return STATUS_OK;
+}
+
 enum status audit_check(struct audit_result *result, const struct audit_claim *claim, const char *models_dir,
                         struct error *error)
 {
     const struct audit_quantity *quantity = audit_quantity_find(claim->quantity);
-    const struct byte_unit *bytes;
-    struct audit_inputs inputs;
+    struct audit_inputs inputs = {0};
     struct printed printed;
-    uint64_t scale;
-    char problem[320], missing[128];
     *result = (struct audit_result){.verdict = AUDIT_NOT_COMPUTABLE, .difference_percent = NAN, .unit = ""};
     if (!quantity)
         return unknown_quantity(claim->quantity, error);
@@ -234,23 +259,7 @@ enum status audit_check(struct audit_result *result, const struct audit_claim *c
     size_t length = strlen(claim->published);
     if (length == 0 || printed_read(&printed, claim->published, length) != length)
         return error_set(error, STATUS_INPUT, "published: \"%.40s\" is not a number", claim->published);
-    if (read_unit(&scale, &bytes, quantity, claim->unit, error) != STATUS_OK ||
-        audit_inputs_read(&inputs, claim, models_dir, problem, sizeof problem, error) != STATUS_OK)
-        return error->status;
-    if (missing_inputs(missing, sizeof missing, quantity, &inputs)) {
-        if (problem[0])
-            snprintf(result->reason, sizeof result->reason, "%s", problem);
-        else
-            snprintf(result->reason, sizeof result->reason, "missing: %s", missing);
-        return STATUS_OK;
-    }
-    if (!quantity->compute(&inputs, &result->value)) {
-        snprintf(result->reason, sizeof result->reason,
-                 "it has no value: more than 64 bits, a division by zero, or a row that its type cannot store in whole "
-                 "blocks");
-        return STATUS_OK;
-    }
-    value_text(result);
-    judge(result, quantity, &inputs, &printed, bytes, scale, claim->unit);
-    return STATUS_OK;
+    enum status status = check(result, claim, quantity, &printed, &inputs, models_dir, error);
+    shape_free(&inputs.shape);
+    return status;
 }

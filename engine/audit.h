@@ -7,8 +7,8 @@
 #define KVLAB_ENGINE_AUDIT_H
 
 #include "engine/config.h"
-#include "engine/plan_type.h"
 #include "engine/printed.h"
+#include "engine/shape.h"
 
 #include <stdio.h>
 
@@ -48,6 +48,8 @@ void audit_print_quantities(FILE *file); /* name, unit, inputs and formula of ea
 struct audit_inputs {
     struct config config; /* of the model, with what `params` say in its place */
     bool has_model;       /* the parameters of config can be counted */
+    bool has_shape;       /* layers differ, or keep something else than K and V of heads: config cannot say it */
+    struct shape shape;
     int64_t context, batch, prompt, new_tokens, block_size;
     int64_t free_bytes, budget_bytes, parameters;
     int64_t tensors_per_layer; /* 2: K and V */
@@ -56,6 +58,8 @@ struct audit_inputs {
     double flops_per_parameter; /* 2: a multiplication and an addition */
 };
 
+/* Free with shape_free(&inputs->shape), whatever it returned. A model without config or shape is no error: `problem`
+   says why. */
 enum status audit_inputs_read(struct audit_inputs *inputs, const struct audit_claim *claim, const char *models_dir,
                               char *problem, size_t size, struct error *error);
 /* Is the input of this name given? Names are those of params ("context"), and "model". */

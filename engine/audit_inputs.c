@@ -125,30 +125,73 @@ static enum status read_params(struct audit_inputs *inputs, const char *params, 
     return STATUS_OK;
 }
 
-/* The message of config_find() lists all models; a reason names the one that is missing. */
+/* A message that lists all models is too long for a reason, which names the one that is missing. */
 static void describe_problem(char *problem, size_t size, const char *model, const struct error *error)
 {
-    const char *list = strstr(error->message, "nor one of");
-    if (list)
+    if (strncmp(error->message, "no model", 8) == 0)
         snprintf(problem, size, "unknown model %s: data/models has no such name, and it is no folder", model);
     else
         snprintf(problem, size, "%s", error->message);
 }
 
+static bool all_alike(const struct shape *shape)
+{
+    for (int64_t i = 0; i < shape->layer_count; i++) {
+        const struct layer_shape *layer = &shape->layers[i];
+        if (layer->kind != LAYER_FULL || layer->kv_heads != shape->kv_heads || layer->k_dim != shape->head_dim ||
+            layer->v_dim != shape->head_dim || layer->query_heads != shape->query_heads)
+            return false;
+    }
+    return true;
+}
+
+/* Models that the forward pass cannot run are read as shapes. Where all layers are alike, the config's words say it
+   all, and explanations can change them one by one. */
+static void take_shape(struct audit_inputs *inputs)
+{
+    const struct shape *shape = &inputs->shape;
+    inputs->has_shape = !all_alike(shape);
+    inputs->parameters = shape->total <= INT64_MAX ? (int64_t)shape->total : 0;
+    inputs->config = (struct config){
+        .vocab_size = shape->vocab_size,
+        .hidden_size = shape->hidden_size,
+        .num_hidden_layers = shape->layer_count,
+        .num_attention_heads = shape->query_heads,
+        .num_key_value_heads = shape->kv_heads,
+        .head_dim = shape->head_dim,
+        .max_position_embeddings = shape->max_context,
+    };
+}
+
+static void read_model(struct audit_inputs *inputs, const char *model, const char *models_dir, char *problem,
+                       size_t size)
+{
+    char weights_dir[4096];
+    struct error refused;
+    inputs->has_model =
+        config_find(&inputs->config, models_dir, model, weights_dir, sizeof weights_dir, &refused) == STATUS_OK;
+    if (inputs->has_model)
+        return;
+    inputs->config = (struct config){0};
+    if (shape_find(&inputs->shape, models_dir, model, &refused) == STATUS_OK)
+        take_shape(inputs);
+    else
+        describe_problem(problem, size, model, &refused);
+}
+
 enum status audit_inputs_read(struct audit_inputs *inputs, const struct audit_claim *claim, const char *models_dir,
                               char *problem, size_t size, struct error *error)
 {
-    char weights_dir[4096];
     *inputs = (struct audit_inputs){.batch = 1, .tensors_per_layer = 2, .flops_per_parameter = 2};
     problem[0] = 0;
-    if (claim->model[0]) {
-        struct error refused;
-        inputs->has_model = config_find(&inputs->config, models_dir, claim->model, weights_dir, sizeof weights_dir,
-                                        &refused) == STATUS_OK;
-        if (!inputs->has_model) {
-            inputs->config = (struct config){0};
-            describe_problem(problem, size, claim->model, &refused);
-        }
-    }
-    return read_params(inputs, claim->params, error);
+    if (claim->model[0])
+        read_model(inputs, claim->model, models_dir, problem, size);
+    struct config before = inputs->config;
+    enum status status = read_params(inputs, claim->params, error);
+    const struct config *now = &inputs->config;
+    if (now->num_hidden_layers != before.num_hidden_layers || now->head_dim != before.head_dim ||
+        now->num_key_value_heads != before.num_key_value_heads || now->sliding_window != before.sliding_window ||
+        now->num_attention_heads != before.num_attention_heads)
+        inputs->has_shape = false; /* what the claim says of the layers is then all that counts */
+    return status;
 }

@@ -59,16 +59,43 @@ static uint64_t layer_tokens(const struct audit_inputs *in, bool *overflow)
     return count_add(overflow, count_mul(overflow, full, context), count_mul(overflow, windowed, window));
 }
 
-static uint64_t kv_token(const struct audit_inputs *in, int64_t heads, bool *overflow)
+/* Layers that differ, one by one: `heads` says whose K and V, `context` how many tokens a window may cut. */
+static uint64_t kv_of_layers(const struct audit_inputs *in, bool query_heads, uint64_t context, bool *overflow)
 {
-    uint64_t tensors = count_mul(overflow, (uint64_t)in->tensors_per_layer, (uint64_t)in->config.num_hidden_layers);
-    return count_mul(overflow, tensors, row_bytes(in, heads, overflow));
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < in->shape.layer_count; i++) {
+        struct layer_shape layer = in->shape.layers[i];
+        bool window = layer.kind == LAYER_WINDOW || layer.kind == LAYER_CHUNK;
+        uint64_t tokens = window && (uint64_t)layer.window < context ? (uint64_t)layer.window : context;
+        if (in->tensors_per_layer == 1)
+            layer.v_dim = 0;
+        uint64_t token = query_heads ? layer_token_bytes_mha(&layer, in->dtype, in->dtype, overflow)
+                                     : layer_token_bytes(&layer, in->dtype, in->dtype, 1, false, overflow);
+        sum = count_add(overflow, sum, count_mul(overflow, token, tokens));
+    }
+    return sum;
 }
 
-static uint64_t kv_total(const struct audit_inputs *in, int64_t heads, bool *overflow)
+static bool is_query_heads(const struct audit_inputs *in, const int64_t *heads)
 {
+    return heads == &in->config.num_attention_heads;
+}
+
+static uint64_t kv_token(const struct audit_inputs *in, const int64_t *heads, bool *overflow)
+{
+    if (in->has_shape)
+        return kv_of_layers(in, is_query_heads(in, heads), 1, overflow);
+    uint64_t tensors = count_mul(overflow, (uint64_t)in->tensors_per_layer, (uint64_t)in->config.num_hidden_layers);
+    return count_mul(overflow, tensors, row_bytes(in, *heads, overflow));
+}
+
+static uint64_t kv_total(const struct audit_inputs *in, const int64_t *heads, bool *overflow)
+{
+    if (in->has_shape)
+        return count_mul(overflow, kv_of_layers(in, is_query_heads(in, heads), (uint64_t)in->context, overflow),
+                         (uint64_t)in->batch);
     uint64_t tokens = count_mul(overflow, layer_tokens(in, overflow), (uint64_t)in->batch);
-    uint64_t row = count_mul(overflow, (uint64_t)in->tensors_per_layer, row_bytes(in, heads, overflow));
+    uint64_t row = count_mul(overflow, (uint64_t)in->tensors_per_layer, row_bytes(in, *heads, overflow));
     return count_mul(overflow, tokens, row);
 }
 
@@ -102,25 +129,25 @@ static uint64_t weights_total(const struct audit_inputs *in, bool *overflow)
 static bool kv_bytes_per_token(const struct audit_inputs *in, value *result)
 {
     bool overflow = false;
-    return whole(result, kv_token(in, in->config.num_key_value_heads, &overflow), &overflow);
+    return whole(result, kv_token(in, &in->config.num_key_value_heads, &overflow), &overflow);
 }
 
 static bool kv_bytes_per_token_mha(const struct audit_inputs *in, value *result)
 {
     bool overflow = false;
-    return whole(result, kv_token(in, in->config.num_attention_heads, &overflow), &overflow);
+    return whole(result, kv_token(in, &in->config.num_attention_heads, &overflow), &overflow);
 }
 
 static bool kv_bytes(const struct audit_inputs *in, value *result)
 {
     bool overflow = false;
-    return whole(result, kv_total(in, in->config.num_key_value_heads, &overflow), &overflow);
+    return whole(result, kv_total(in, &in->config.num_key_value_heads, &overflow), &overflow);
 }
 
 static bool kv_bytes_mha(const struct audit_inputs *in, value *result)
 {
     bool overflow = false;
-    return whole(result, kv_total(in, in->config.num_attention_heads, &overflow), &overflow);
+    return whole(result, kv_total(in, &in->config.num_attention_heads, &overflow), &overflow);
 }
 
 static bool logits_bytes(const struct audit_inputs *in, value *result)
@@ -138,7 +165,7 @@ static bool logits_bytes_per_token(const struct audit_inputs *in, value *result)
 static bool logits_plus_kv_bytes(const struct audit_inputs *in, value *result)
 {
     bool overflow = false;
-    uint64_t kv = kv_total(in, in->config.num_key_value_heads, &overflow);
+    uint64_t kv = kv_total(in, &in->config.num_key_value_heads, &overflow);
     return whole(result, count_add(&overflow, kv, logits_total(in, &overflow)), &overflow);
 }
 
@@ -161,6 +188,12 @@ static bool kv_tensors(const struct audit_inputs *in, value *result)
 {
     bool overflow = false;
     uint64_t tensors = count_mul(&overflow, (uint64_t)in->tensors_per_layer, (uint64_t)in->config.num_hidden_layers);
+    if (in->has_shape) { /* one vector per latent layer; states are no K and V */
+        int64_t latent = shape_layers_of_kind(&in->shape, LAYER_LATENT);
+        int64_t heads = shape_layers_of_kind(&in->shape, LAYER_FULL) + shape_layers_of_kind(&in->shape, LAYER_WINDOW) +
+                        shape_layers_of_kind(&in->shape, LAYER_CHUNK);
+        tensors = (uint64_t)(in->tensors_per_layer * heads + latent);
+    }
     return whole(result, tensors, &overflow);
 }
 
@@ -177,14 +210,14 @@ static bool parameters(const struct audit_inputs *in, value *result)
 static bool capacity_tokens(const struct audit_inputs *in, value *result)
 {
     bool overflow = false;
-    uint64_t token = kv_token(in, in->config.num_key_value_heads, &overflow);
+    uint64_t token = kv_token(in, &in->config.num_key_value_heads, &overflow);
     return token > 0 && whole(result, (uint64_t)in->free_bytes / token, &overflow);
 }
 
 static bool capacity_sequences(const struct audit_inputs *in, value *result)
 {
     bool overflow = false;
-    uint64_t sequence = kv_total(in, in->config.num_key_value_heads, &overflow);
+    uint64_t sequence = kv_total(in, &in->config.num_key_value_heads, &overflow);
     return sequence > 0 && whole(result, (uint64_t)in->free_bytes / sequence, &overflow);
 }
 
@@ -205,7 +238,7 @@ static bool gqa_ratio(const struct audit_inputs *in, value *result)
 static bool logits_over_kv(const struct audit_inputs *in, value *result)
 {
     bool overflow = false;
-    uint64_t logits = logits_row(in, &overflow), kv = kv_token(in, in->config.num_key_value_heads, &overflow);
+    uint64_t logits = logits_row(in, &overflow), kv = kv_token(in, &in->config.num_key_value_heads, &overflow);
     return ratio(result, logits, kv, &overflow);
 }
 
@@ -217,14 +250,14 @@ static bool percent(value *result, uint64_t part, uint64_t all, bool *overflow)
 static bool logits_share_percent(const struct audit_inputs *in, value *result)
 {
     bool overflow = false;
-    uint64_t logits = logits_total(in, &overflow), kv = kv_total(in, in->config.num_key_value_heads, &overflow);
+    uint64_t logits = logits_total(in, &overflow), kv = kv_total(in, &in->config.num_key_value_heads, &overflow);
     return percent(result, logits, count_add(&overflow, logits, kv), &overflow);
 }
 
 static bool kv_over_weights_percent(const struct audit_inputs *in, value *result)
 {
     bool overflow = false;
-    uint64_t kv = kv_total(in, in->config.num_key_value_heads, &overflow), weights = weights_total(in, &overflow);
+    uint64_t kv = kv_total(in, &in->config.num_key_value_heads, &overflow), weights = weights_total(in, &overflow);
     return percent(result, kv, weights, &overflow);
 }
 

@@ -115,11 +115,13 @@ struct count_check {
     const struct byte_unit *unit;
 };
 
-static bool count_fits(const struct scan *scan, const struct count_check *check, const struct kv_way *way)
+/* `slack`: percent that may be missing, as where another rank has less memory. */
+static bool count_fits(const struct scan *scan, const struct count_check *check, const struct kv_way *way, int slack)
 {
     uint64_t least, middle, most, block = kv_times(token_bytes(scan, way), (uint64_t)block_of(scan));
     return blocks_in(check->amount, check->unit, block, &least, &middle, &most) &&
-           check->count / check->per_count >= least && check->count / check->per_count <= most;
+           check->count / check->per_count >= least - least / 100 * (uint64_t)slack &&
+           check->count / check->per_count <= most;
 }
 
 /* Why there are more or fewer blocks than the memory and the formula give. */
@@ -131,7 +133,7 @@ static void explain_count(const struct scan *scan, struct readlog_row *row, cons
     struct error ignored;
     struct kv_way other = *way;
     other.query_heads = true;
-    if (count_fits(scan, check, &other)) {
+    if (count_fits(scan, check, &other, 0)) {
         row_reason(row, "as if K and V had the %" PRId64 " query heads instead of %" PRId64 " KV heads",
                    shape->query_heads, shape->kv_heads);
         return;
@@ -139,23 +141,23 @@ static void explain_count(const struct scan *scan, struct readlog_row *row, cons
     for (size_t i = 0; i < 3; i++) {
         other = *way;
         if (plan_type_find(&other.k, types[i], "kv-dtype", true, &ignored) == STATUS_OK &&
-            (other.v = other.k) != way->v && count_fits(scan, check, &other)) {
+            (other.v = other.k) != way->v && count_fits(scan, check, &other, 0)) {
             row_reason(row, "as a cache in %s", types[i]);
             return;
         }
     }
-    for (int64_t ranks = 1; ranks <= 64; ranks *= 2) {
-        other = *way;
-        other.ranks = ranks;
-        if (count_fits(scan, check, &other)) {
-            row_reason(row, "as on one of %" PRId64 " ranks%s", ranks,
+    for (int slack = 0; slack <= 3; slack += 3)
+        for (int64_t ranks = 1; ranks <= 64; ranks *= 2) {
+            other = *way;
+            other.ranks = ranks;
+            if (ranks == way->ranks || !count_fits(scan, check, &other, slack))
+                continue;
+            row_reason(row, "%s on one of %" PRId64 " ranks%s", slack ? "nearly as" : "as", ranks,
                        ranks > shape->kv_heads ? ", which hold replicated KV heads" : "");
             return;
         }
-    }
-    row_reason(row, check->count < kv_times(check->per_count, 2) || row->ratio < 1
-                        ? "fewer: the rank with the least memory decides for all, or memory went elsewhere"
-                        : "more than the memory holds by the formula");
+    row_reason(row, row->ratio < 1 ? "fewer: the rank with the least memory decides for all, or memory went elsewhere"
+                                   : "more than the memory holds by the formula");
 }
 
 /* Blocks or tokens against the memory that the log gave for them. */
