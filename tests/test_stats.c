@@ -97,21 +97,25 @@ static void exact_bytes(void **state)
 }
 
 /* x = 0, 1, 3. Repetition 1: y = 0, 1, 9: slopes 1, 3, 4, median 3. Repetition 2: 1, 3, 7: 2, 2, 2. Repetition 3: 0, 4,
-   4: slopes 4, 4/3, 0, median 4/3. Median of 3, 2, 4/3 is 2; their standard deviation is sqrt(19/27). */
+   4: slopes 4, 4/3, 0, median 4/3. Median of 3, 2, 4/3 is 2; three repetitions have no interval, six one from their
+   least to their largest slope. */
 static void repeated(void **state)
 {
     (void)state;
     const double x[] = {0, 1, 3}, y[] = {0, 1, 9, 1, 3, 7, 0, 4, 4};
     struct stats_line line = stats_fit_repeated(x, y, 3, 3);
     assert_near(line.slope, 2, 1e-15, "slope");
-    assert_true(line.interval_known);
-    assert_near(line.slope_high - 2, 4.302653 * sqrt(19.0 / 27 / 3), 1e-5, "half interval");
+    assert_false(line.interval_known);
     /* y - 2x: 0, -1, 3, 1, 1, 1, 0, 2, -2: median 1. Medians of y at each x: 0, 3, 7; residuals -1, 0, 0. */
     assert_near(line.intercept, 1, 1e-15, "intercept");
     assert_near(line.residual_max, 1, 1e-15, "largest residual");
     line = stats_fit_repeated(x, y, 3, 2);
     assert_near(line.slope, 2.5, 1e-15, "slope of two repetitions");
-    assert_false(line.interval_known);
+    const double twice[] = {0, 1, 9, 1, 3, 7, 0, 4, 4, 0, 1, 9, 1, 3, 7, 0, 4, 4};
+    line = stats_fit_repeated(x, twice, 3, 6);
+    assert_true(line.interval_known);
+    assert_near(line.slope_low, 4.0 / 3, 1e-15, "least slope");
+    assert_near(line.slope_high, 3, 1e-15, "largest slope");
 }
 
 /* One disturbed sample in one repetition moves a least-squares line, and not this one. */
@@ -128,6 +132,29 @@ static void one_disturbed_sample(void **state)
     assert_near(line.intercept, 10, 1e-12, "intercept");
 }
 
+/* Ranks from the table of the sign test's intervals (Conover, Practical Nonparametric Statistics, 3.2). */
+static void median_ranks(void **state)
+{
+    (void)state;
+    const size_t n[] = {1, 5, 6, 8, 9, 12, 20, 30, 100, 1000}, rank[] = {0, 0, 1, 1, 2, 3, 6, 10, 40, 469};
+    for (size_t i = 0; i < sizeof n / sizeof n[0]; i++)
+        assert_int_equal(stats_median_rank(n[i]), rank[i]);
+    assert_in_range(stats_median_rank(1001), 469, 470);
+}
+
+/* 30 repetitions around a slope of 1, one of them disturbed: the interval stays as narrow as the others are. */
+static void a_disturbed_repetition_does_not_widen_the_interval(void **state)
+{
+    (void)state;
+    const double x[] = {1, 2, 3};
+    double y[90];
+    for (size_t rep = 0; rep < 30; rep++)
+        for (size_t i = 0; i < 3; i++)
+            y[rep * 3 + i] = x[i] * (rep == 7 ? 1e6 : 1 + 0.001 * (double)rep);
+    struct stats_line line = stats_fit_repeated(x, y, 3, 30);
+    assert_true(line.slope_low > 1.005 && line.slope_high < 1.025);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -135,6 +162,7 @@ int main(void)
         cmocka_unit_test(least_squares), cmocka_unit_test(three_points),
         cmocka_unit_test(exact_bytes),   cmocka_unit_test(two_points_have_no_interval),
         cmocka_unit_test(repeated),      cmocka_unit_test(one_disturbed_sample),
+        cmocka_unit_test(median_ranks),  cmocka_unit_test(a_disturbed_repetition_does_not_widen_the_interval),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

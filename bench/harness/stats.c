@@ -119,15 +119,18 @@ static double theil_sen(const double *x, const double *y, size_t n, double *slop
     return median_in_place(slopes, count);
 }
 
-/* Half the width of the 95 % interval of a mean. */
-static double half_interval(const double *values, size_t n)
+size_t stats_median_rank(size_t n)
 {
-    double mean = 0, squares = 0;
-    for (size_t i = 0; i < n; i++)
-        mean += values[i] / (double)n;
-    for (size_t i = 0; i < n; i++)
-        squares += (values[i] - mean) * (values[i] - mean);
-    return stats_t95(n - 1) * sqrt(squares / (double)(n - 1) / (double)n);
+    if (n > 1000) /* the binomial as a normal distribution: far below one rank off, and 2^-n stays a number */
+        return (size_t)((double)n / 2 - 1.96 * sqrt((double)n) / 2);
+    double term = ldexp(1.0, -(int)n), below = 0; /* P(Binomial(n, 1/2) = rank), P(... < rank) */
+    size_t rank = 0;
+    while (below + term <= 0.025) {
+        below += term;
+        term *= (double)(n - rank) / (double)(rank + 1);
+        rank++;
+    }
+    return rank;
 }
 
 struct stats_line stats_fit_repeated(const double *x, const double *y, size_t n, size_t reps)
@@ -139,11 +142,11 @@ struct stats_line stats_fit_repeated(const double *x, const double *y, size_t n,
     if (scratch && slopes) {
         for (size_t rep = 0; rep < reps; rep++)
             slopes[rep] = theil_sen(x, y + rep * n, n, scratch);
-        line.slope = line.slope_low = line.slope_high = stats_median(slopes, reps);
-        if (reps >= 3) {
-            double half = half_interval(slopes, reps);
-            line.slope_low -= half;
-            line.slope_high += half;
+        line.slope = line.slope_low = line.slope_high = median_in_place(slopes, reps); /* sorts them */
+        size_t rank = stats_median_rank(reps);
+        if (rank > 0) {
+            line.slope_low = slopes[rank - 1];
+            line.slope_high = slopes[reps - rank];
             line.interval_known = true;
         }
         for (size_t i = 0; i < n * reps; i++)

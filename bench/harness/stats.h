@@ -24,10 +24,15 @@ struct stats_line {
 struct stats_line stats_fit_line(const double *x, const double *y, size_t n);
 
 /* The same line measured `reps` times, every repetition visiting all `n` values of x (so that drift hits all of them
-   alike): y[rep * n + i]. The slope is the median over repetitions of each repetition's Theil-Sen slope (Sen 1968), its
-   interval from Student's t over the repetitions' slopes, laid around that median; needs 3 repetitions for an interval.
-   The intercept is the median of y - slope x; residual_max is taken at each x's median. */
+   alike): y[rep * n + i]. The slope is the median over repetitions of each repetition's Theil-Sen slope (Sen 1968). Its
+   interval lies between two order statistics of these slopes (stats_median_rank), so that one disturbed repetition does
+   not widen it; that needs 6 repetitions. */
 struct stats_line stats_fit_repeated(const double *x, const double *y, size_t n, size_t reps);
+
+/* The rank r for which the r-th smallest and the r-th largest of n samples hold the median of what they are drawn from
+   between them with at least 95 % probability, whatever the distribution: the largest r with
+   P(Binomial(n, 1/2) < r) <= 2.5 %; 10 of 30; 0, none, for n < 6 (David & Nagaraja, Order Statistics, 7.1). */
+size_t stats_median_rank(size_t n);
 
 /* Two-sided 95 % point of Student's t (0.975 quantile) for degrees >= 1. */
 double stats_t95(size_t degrees);
