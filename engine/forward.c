@@ -234,23 +234,49 @@ static enum status run_layers(struct model *model, const struct device_batch *ba
             mlp_block(model, layer, batch->rows, error) != STATUS_OK)
             return error->status;
     }
-    model->positions_processed += (uint64_t)batch->rows;
     return STATUS_OK;
 }
 
-/* logits[rows + i] = head(norm(residual[gather[i]])), for the positions asked for only. */
-static enum status run_head(struct model *model, int rows, struct logits *logits, struct error *error)
+/* to[i] = head(norm(residual[gather[i]])), for the positions asked for only. */
+static enum status run_head(struct model *model, int rows, void *to, struct error *error)
 {
     const struct config *config = model->config;
     void **buffer = model->buffers->device;
-    assert(logits != NULL && logits->dtype == model->weights.dtype && logits->rows + rows <= logits->capacity);
     if (normalise(model, model->weights.final_norm, buffer[DELTA], model->buffers->on_device.gather, rows, error) !=
-            STATUS_OK ||
-        project(model, logits_row(logits, logits->rows), logits->dtype, buffer[NORMED], model->weights.head, NULL, rows,
-                config->hidden_size, config->vocab_size, error) != STATUS_OK)
+        STATUS_OK)
         return error->status;
-    logits->rows += rows;
-    return STATUS_OK;
+    return project(model, to, model->weights.dtype, buffer[NORMED], model->weights.head, NULL, rows,
+                   config->hidden_size, config->vocab_size, error);
+}
+
+static int longest_context(const struct device_batch *batch)
+{
+    int longest = 0;
+    for (int s = 0; s < batch->sequences; s++)
+        longest = batch->host_context[s] > longest ? batch->host_context[s] : longest;
+    return longest;
+}
+
+/* Layers and head over a batch that is on the device; the device may replay what it recorded of an earlier pass. */
+static enum status run_pass(struct model *model, const struct device_batch *batch, enum dtype kv_dtype, int logits_rows,
+                            void *logits, struct error *error)
+{
+    struct device *device = ledger_device(model->ledger);
+    const struct device_pass shape = {
+        .rows = batch->rows,
+        .sequences = batch->sequences,
+        .logits_rows = logits_rows,
+        .context = longest_context(batch),
+        .kv_dtype = kv_dtype,
+        .logits = logits,
+    };
+    int replayed;
+    if (device->ops->pass_begin(device, &shape, &replayed, error) != STATUS_OK)
+        return error->status;
+    enum status status = replayed ? STATUS_OK : run_layers(model, batch, kv_dtype, error);
+    if (!replayed && status == STATUS_OK && logits_rows > 0)
+        status = run_head(model, logits_rows, logits, error);
+    return device->ops->pass_end(device, status, error);
 }
 
 enum status model_forward(struct model *model, struct kv_cache *cache, const struct sequence_tokens *batch,
@@ -264,10 +290,15 @@ enum status model_forward(struct model *model, struct kv_cache *cache, const str
         if (kv_make_room(cache, batch[s].sequence, kv_length(cache, batch[s].sequence) + batch[s].count, error) !=
             STATUS_OK)
             return error->status;
+    assert(logits_rows == 0 ||
+           (logits->dtype == model->weights.dtype && logits->rows + logits_rows <= logits->capacity));
+    void *logits_to = logits_rows > 0 ? logits_row(logits, logits->rows) : NULL;
     if (send_batch(model, cache, batch, sequences, &on_device, error) != STATUS_OK ||
-        run_layers(model, &on_device, kv_get_options(cache)->dtype, error) != STATUS_OK ||
-        (logits_rows > 0 && run_head(model, logits_rows, logits, error) != STATUS_OK))
+        run_pass(model, &on_device, kv_get_options(cache)->dtype, logits_rows, logits_to, error) != STATUS_OK)
         return error->status;
+    model->positions_processed += (uint64_t)rows;
+    if (logits_rows > 0)
+        logits->rows += logits_rows;
     for (int s = 0; s < sequences; s++)
         kv_advance(cache, batch[s].sequence, batch[s].count);
     return STATUS_OK;

@@ -115,9 +115,17 @@ struct workspace_shape {
     int rows, sequences, heads, kv_heads, head_dim, hidden, intermediate, vocab;
 };
 
+/* What the launches of a pass depend on, beside the values in the batch and the buffers, which stay where they are. */
+struct device_pass {
+    int rows, sequences, logits_rows;
+    int context; /* the longest of the batch, with its new rows */
+    enum dtype kv_dtype;
+    const void *logits; /* where the head writes its logits_rows rows */
+};
+
 struct device_ops {
     /* ---- memory; the ledger is the only caller of alloc and release */
-    enum status (*alloc)(struct device *, size_t bytes, void **memory, struct error *); /* aligned to page_bytes */
+    enum status (*alloc)(struct device *, size_t bytes, void **memory, struct error *); /* aligned to 256 */
     void (*release)(struct device *, void *memory, size_t bytes);
     enum status (*upload)(struct device *, void *device_to, const void *host_from, size_t bytes, struct error *);
     enum status (*download)(struct device *, void *host_to, const void *device_from, size_t bytes, struct error *);
@@ -134,6 +142,14 @@ struct device_ops {
        engine takes from its ledger. Without it (NULL, 0) no operation may be called. */
     size_t (*workspace_bytes)(struct device *, const struct workspace_shape *);
     void (*set_workspace)(struct device *, void *memory, size_t bytes);
+
+    /* A pass: all operations from embed() to the last product, between these two calls. Where `graphs` is set, a device
+       may record those of a decode pass (one row per sequence) and replay them for later batches of the same shape,
+       without a launch from the host for each: *replayed is then 1, all is under way, and the caller leaves the
+       operations out. set_workspace() forgets what was recorded. pass_end() is told how the operations went; a pass
+       that failed is not recorded. */
+    enum status (*pass_begin)(struct device *, const struct device_pass *, int *replayed, struct error *);
+    enum status (*pass_end)(struct device *, enum status so_far, struct error *);
 
     /* ---- time: events are recorded in the order of the operations */
     enum status (*event_create)(struct device *, struct device_event **, struct error *);
@@ -168,8 +184,9 @@ struct device_ops {
     enum status (*argmax)(struct device *, int32_t *index, const void *logits, enum dtype, int rows, int vocab,
                           struct error *);
 
-    /* ---- ceilings: reads `bytes` once with all of the device, in the fastest pattern known; *checksum keeps the reads
-       from being optimised away (host memory). Bytes is a multiple of 4096. */
+    /* ---- ceilings: reads `bytes` once with all of the device, in the fastest pattern known. *checksum (host memory),
+       the sum of the 64-bit words, keeps the reads from being optimised away; it is there after synchronize() or
+       event_elapsed_ms(), and must live until then. Bytes is a multiple of 4096. */
     enum status (*read_bytes)(struct device *, const void *memory, size_t bytes, uint64_t *checksum, struct error *);
 
     void (*close)(struct device *);
@@ -179,6 +196,7 @@ struct device_ops {
 struct device {
     const struct device_ops *ops;
     struct device_info info;
+    int graphs; /* replay decode passes where the device can; 1 when opened, to be set by the device's user */
 };
 
 /* Opens "cpu", "cuda" or "cuda:N"; NULL or "auto" takes cuda where a driver and a device answer, else cpu.

@@ -126,7 +126,7 @@ void array_drop(struct array *a)
     free(a->host);
 }
 
-static double unit_roundoff(enum dtype dtype)
+double unit_roundoff(enum dtype dtype)
 {
     return dtype == DTYPE_F32 ? 0x1p-24 : dtype == DTYPE_F16 ? 0x1p-11 : 0x1p-8;
 }

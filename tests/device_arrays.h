@@ -69,6 +69,7 @@ void array_push(struct array *a); /* host to device */
 /* Device to host; fails if a guard was written. */
 void array_pull(struct array *a, const char *what);
 
+double unit_roundoff(enum dtype dtype);
 /* `slack`: what the arithmetic before the last rounding may be off by. */
 void check_value(const struct array *a, size_t index, double expected, double slack, const char *what);
 /* Bit for bit; a was made with one thread, b with two. */

@@ -179,6 +179,12 @@ static struct array run_attention(struct device *device, struct ragged *g, const
     return out;
 }
 
+/* Tensor cores take q and the weights in the cache's type. */
+static int rounds_to_16_bits(const struct ragged_case *c)
+{
+    return !testing_cpu() && c->kv_dtype != DTYPE_F32;
+}
+
 /* softmax(q k^T / sqrt(head_dim)) v of one row and head. The score is off by at most about 2^-24 (sqrt(head_dim) + 4)
    times its magnitude, so each weight, relatively, by that and the power's 3e-7, numerator and denominator alike. */
 static void check_attention_row(const struct ragged *g, const struct array *q, const struct array *out, int row,
@@ -189,15 +195,18 @@ static void check_attention_row(const struct ragged *g, const struct array *q, c
     int first = c->window > 0 && end > c->window ? end - c->window : 0;
     size_t at_q = (size_t)((row * c->heads + head) * c->head_dim);
     double scale = 1.0 / sqrt(c->head_dim), largest = -INFINITY, sum = 0.0, magnitude = 0.0, score[2048], o[256] = {0};
+    double u = rounds_to_16_bits(c) ? unit_roundoff(c->kv_dtype) : 0.0, spread[2048];
     assert_true(end <= 2048 && c->head_dim <= 256);
     for (int p = first; p < end; p++) {
         size_t k = kv_index(g, s, p, kv_head);
-        double dot = 0.0, terms = 0.0;
+        double dot = 0.0, terms = 0.0, squares = 0.0;
         for (size_t d = 0; d < (size_t)c->head_dim; d++) {
             dot += array_at(q, at_q + d) * array_at(&g->k[s], k + d);
             terms += fabs(array_at(q, at_q + d) * array_at(&g->k[s], k + d));
+            squares += pow(array_at(q, at_q + d) * array_at(&g->k[s], k + d), 2);
         }
         score[p] = dot * scale;
+        spread[p] = squares * scale * scale;
         magnitude = fmax(magnitude, terms * scale);
         largest = fmax(largest, score[p]);
     }
@@ -209,8 +218,14 @@ static void check_attention_row(const struct ragged *g, const struct array *q, c
             o[d] += weight * array_at(&g->v[s], v + d);
     }
     double slack = 2 * (0x1p-24 * (sqrt(c->head_dim) + 4) * magnitude + 3e-7) + 0x1p-24 * sqrt(end - first + 16.0);
-    for (size_t d = 0; d < (size_t)c->head_dim; d++)
-        check_value(out, at_q + d, o[d] / sum, slack, what);
+    for (size_t d = 0; d < (size_t)c->head_dim; d++) {
+        double variance = 0.0; /* a value x rounds by one of (u x)^2 / 3; scores move the result by w (v - o) */
+        for (int p = first; p < end && u > 0.0; p++) {
+            double w = exp(score[p] - largest) / sum, v = array_at(&g->v[s], kv_index(g, s, p, kv_head) + d);
+            variance += u * u / 3 * w * w * (spread[p] * (v - o[d] / sum) * (v - o[d] / sum) + v * v);
+        }
+        check_value(out, at_q + d, o[d] / sum, slack + 7 * sqrt(variance), what);
+    }
 }
 
 static void check_attention_case(struct device *device, const struct ragged_case *c)

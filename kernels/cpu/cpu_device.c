@@ -38,6 +38,24 @@ static size_t cpu_workspace_bytes(struct device *device, const struct workspace_
     return linear > attention ? linear : attention;
 }
 
+/* Operations are done as they are called: nothing to record. */
+static enum status cpu_pass_begin(struct device *device, const struct device_pass *shape, int *replayed,
+                                  struct error *error)
+{
+    (void)device;
+    (void)shape;
+    (void)error;
+    *replayed = 0;
+    return STATUS_OK;
+}
+
+static enum status cpu_pass_end(struct device *device, enum status so_far, struct error *error)
+{
+    (void)device;
+    (void)error;
+    return so_far;
+}
+
 static enum status cpu_event_create(struct device *device, struct device_event **event, struct error *error)
 {
     (void)device;
@@ -93,6 +111,8 @@ static const struct device_ops operations = {
     .fill_value = cpu_fill_value,
     .workspace_bytes = cpu_workspace_bytes,
     .set_workspace = cpu_set_workspace,
+    .pass_begin = cpu_pass_begin,
+    .pass_end = cpu_pass_end,
     .event_create = cpu_event_create,
     .event_destroy = cpu_event_destroy,
     .event_record = cpu_event_record,
@@ -179,6 +199,7 @@ enum status cpu_open(int threads, struct device **device, struct error *error)
         return error_set(error, STATUS_DEVICE, "device cpu: out of memory");
     }
     cpu->base.ops = &operations;
+    cpu->base.graphs = 1;
     cpu->hot = hot;
     cpu->matrix = matrix;
     cpu->threads = threads > 0 ? threads : omp_get_num_procs(); /* the latter heeds the affinity mask */
