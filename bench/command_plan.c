@@ -155,6 +155,7 @@ static enum status find_memory(struct plan_request *request, const struct plan_a
     if (card_find(card, cards_dir, arguments->card, error) != STATUS_OK)
         return error->status;
     request->is_card = true;
+    request->card_title = card->title;
     request->memory_bytes = card->memory_bytes;
     return STATUS_OK;
 }

@@ -2,6 +2,8 @@
 
 #include "engine/plan_count.h"
 
+#include <string.h>
+
 /* What a process holds on a card before it allocates anything: driver_mib of the moment "initialised" in
    data/lessons/anatomy.csv (one framework on one RTX 3060). */
 static const uint64_t CONTEXT_BYTES = 102 * (uint64_t)1048576;
@@ -48,12 +50,26 @@ static bool is_torch(enum engine engine)
 
 /* ---- defaults ---------------------------------------------------------------------------------------------------- */
 
-/* Of the recurrence: llama.cpp keeps f32 (src/llama-memory-recurrent.cpp), a gated delta rule's is f32 in transformers
-   (modeling_qwen3_next.py), else the model's own type. */
+/* Of the recurrence: llama.cpp keeps f32 (src/llama-model.cpp, create_memory), a gated delta rule's is f32 in
+   transformers (modeling_qwen3_next.py), else the model's own type. */
 static const struct plan_type *engine_state_type(const struct plan_request *request)
 {
     bool f32 = is_llamacpp(request->engine) || (request->shape->f32_state && request->engine != ENGINE_VLLM);
     return cache_type(f32 ? "f32" : working_type(request));
+}
+
+/* By the card. vLLM, EngineArgs.get_batch_defaults (vllm/engine/arg_utils.py): 8,192 tokens and 1,024 sequences from 70
+   GiB on, A100 excepted. SGLang 0.4 (server_args.py): chunked_prefill_size 2,048 below 25,000 MiB. */
+static void resolve_batch(struct plan_request *request)
+{
+    const struct profile *profile = profile_of(request->engine);
+    bool a100 = request->card_title && strcasestr(request->card_title, "A100");
+    bool large = request->engine == ENGINE_VLLM && request->memory_bytes >= (uint64_t)70 << 30 && !a100;
+    bool small = request->engine == ENGINE_SGLANG && request->memory_bytes < (uint64_t)25000 << 20;
+    if (!request->batch_tokens)
+        request->batch_tokens = large ? 8192 : small ? 2048 : profile->batch_tokens;
+    if (!request->slots)
+        request->slots = large ? 1024 : profile->slots;
 }
 
 static void resolve(struct plan_request *request)
@@ -72,10 +88,7 @@ static void resolve(struct plan_request *request)
         request->state_type = engine_state_type(request);
     if (!request->block_size)
         request->block_size = profile->block_size;
-    if (!request->batch_tokens)
-        request->batch_tokens = profile->batch_tokens;
-    if (!request->slots)
-        request->slots = profile->slots;
+    resolve_batch(request);
     if (!request->memory_percent)
         request->memory_percent = profile_memory_percent(request->engine, request->ranks);
 }

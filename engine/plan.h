@@ -12,8 +12,9 @@ enum { PLAN_MAX_STAGES = 256 };
 /* What is asked for. */
 struct plan_request {
     const struct shape *shape;
-    uint64_t memory_bytes; /* of one device */
-    bool is_card;          /* a card also holds the runtime's own memory; a budget bounds what is allocated */
+    uint64_t memory_bytes;  /* of one device */
+    const char *card_title; /* "NVIDIA A100 80GB SXM"; NULL for a budget */
+    bool is_card;           /* a card also holds the runtime's own memory; a budget bounds what is allocated */
     int64_t context, users;
     enum engine engine;
     const struct plan_type *weight_type;     /* NULL: as published */

@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* Defaults. vLLM: block_size 16 (vllm/config/cache.py), max_num_batched_tokens 2048 and max_num_seqs 256 of small cards
-   (vllm/engine/arg_utils.py; larger cards get more: --batch-tokens, --slots). llama.cpp: n_ubatch 512
+   (vllm/engine/arg_utils.py; plan.c has those of larger ones). llama.cpp: n_ubatch 512
    (common/common.h). SGLang: page_size 1, chunked prefill 8192 (python/sglang/srt/server_args.py). transformers
    prefills whole prompts. */
 static const struct profile profiles[ENGINES] = {
@@ -122,6 +122,7 @@ struct sums {
     bool has_full;
 };
 
+/* modeling_deepseek_v2.py, modeling_deepseek_v3.py: past_key_values.update() gets the heads' keys and values. */
 static bool expands_latent(enum engine engine)
 {
     return engine == ENGINE_TRANSFORMERS_DYNAMIC || engine == ENGINE_TRANSFORMERS_STATIC;

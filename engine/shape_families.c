@@ -10,9 +10,17 @@ enum status describe_plain(struct reader *reader)
     return shape_add_layers(reader);
 }
 
-/* configuration_qwen2.py, configuration_qwen3.py */
+/* configuration_gpt_neox.py */
+enum status describe_gpt_neox(struct reader *reader)
+{
+    enum status status = shape_must(reader, "attention_bias", true, true);
+    return status ? status : shape_add_layers(reader);
+}
+
+/* configuration_qwen2.py, configuration_qwen3.py. Qwen2's q, k and v always have biases. */
 enum status describe_qwen(struct reader *reader)
 {
+    shape_ignore(reader, "attention_bias");
     enum status status = windows_qwen(reader);
     return status ? status : shape_add_layers(reader);
 }
@@ -154,6 +162,7 @@ enum status describe_smollm3(struct reader *reader)
 {
     bool use, listed;
     shape_ignore(reader, "sliding_window");
+    shape_ignore(reader, "max_window_layers"); /* left over from Qwen2's class */
     if (shape_flag(reader, "use_sliding_window", false, &use) != STATUS_OK ||
         windows_from_layer_types(reader, &listed) != STATUS_OK)
         return reader->keys.error->status;
@@ -197,6 +206,8 @@ enum status describe_mpt(struct reader *reader)
     reader->block.intermediate = ratio * reader->shape->hidden_size;
     const json_t *attention = shape_key(reader, "attn_config");
     const json_t *type = json_object_get(attention, "attn_type"), *norm = json_object_get(attention, "qk_ln");
+    if (!json_is_true(json_object_get(attention, "alibi")))
+        return config_refuse(&reader->keys, "attn_config", "has no alibi: learned positions are not understood here");
     if ((type && !(json_is_string(type) && strcmp(json_string_value(type), "multihead_attention") == 0)) ||
         json_is_true(norm))
         return config_refuse(&reader->keys, "attn_config", "asks for something other than multi-head attention");

@@ -186,6 +186,7 @@ enum status describe_gemma3n(struct reader *reader)
         return reader->keys.error->status;
     shape_ignore(reader, "vision_config");
     shape_ignore(reader, "audio_config");
+    shape_ignore(reader, "activation_sparsity_pattern"); /* of values, not of weights */
     shape->not_counted = "the vision and audio towers";
     gemma3n_layer(reader, inputs, rank, width);
     uint64_t hidden = (uint64_t)shape->hidden_size, per_layer = (uint64_t)(shape->layer_count * width);

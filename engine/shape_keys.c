@@ -77,7 +77,7 @@ static const char *const TELLING[] = {
     "key_length",    "value_length", "low_rank",
     "loop",          "num_heads_",   "heads_per",
     "per_layer",     "ple_",         "sparse_",
-    "parallel_attn", "text_config",
+    "parallel_attn", "text_config",  "bias",
 };
 
 /* Such keys that change neither. */
@@ -99,6 +99,11 @@ static const char *const HARMLESS[] = {
     "vision_feature_layer",
     "torchscript",
     "use_kv_cache",
+    "pre_allocate_kv_cache",
+    "pad_key_length",
+    "bias_dropout_fusion",
+    "skip_bias_add",
+    "skip_bias_add_qkv",
 };
 
 /* Absent, null, false, 0, empty lists and objects are how files say "not used". */
@@ -110,8 +115,16 @@ static bool says_unused(const json_t *value)
            (json_is_object(value) && json_object_size(value) == 0);
 }
 
+/* "audio_token_id", "vision_soft_tokens_per_image": ids and lengths of a prompt's parts. */
+static bool is_of_prompt(const char *key)
+{
+    return strstr(key, "_token_i") || strstr(key, "_tokens_per_");
+}
+
 static bool is_telling(const char *key)
 {
+    if (is_of_prompt(key))
+        return false;
     for (size_t i = 0; i < sizeof HARMLESS / sizeof HARMLESS[0]; i++)
         if (strcmp(key, HARMLESS[i]) == 0)
             return false;

@@ -40,7 +40,8 @@ static const struct names LLAMA_NAMES = {
 static const struct names PLAIN_NAMES = {"hidden_size", "num_hidden_layers", "num_attention_heads",    NULL,
                                          NULL,          "intermediate_size", "max_position_embeddings"};
 static const struct names GPT2_NAMES = {"n_embd", "n_layer", "n_head", NULL, NULL, "n_inner", "n_positions"};
-static const struct names BLOOM_NAMES = {"hidden_size", "n_layer", "n_head", NULL, NULL, NULL, NULL};
+/* The published configs' own names; the class calls the first hidden_size and the last n_head. */
+static const struct names BLOOM_NAMES = {"n_embed", "n_layer", "num_attention_heads", NULL, NULL, NULL, NULL};
 static const struct names OPT_NAMES = {"hidden_size", "num_hidden_layers", "num_attention_heads",    NULL,
                                        NULL,          "ffn_dim",           "max_position_embeddings"};
 static const struct names FALCON_NAMES = {"hidden_size", "num_hidden_layers", "num_attention_heads",    NULL,
@@ -103,7 +104,7 @@ static const struct family FAMILIES[] = {
      describe_plain},
     {"gptj", "GPTJForCausalLM", &GPT2_NAMES, PLAIN_MLP | MLP_BIAS | NORM_BIAS | ONE_NORM | HEAD_BIAS, describe_plain},
     {"gpt_neox", "GPTNeoXForCausalLM", &PLAIN_NAMES, QKV_BIAS | O_BIAS | PLAIN_MLP | MLP_BIAS | NORM_BIAS,
-     describe_plain},
+     describe_gpt_neox},
     {"bloom", "BloomForCausalLM", &BLOOM_NAMES,
      TIED | QKV_BIAS | O_BIAS | PLAIN_MLP | MLP_BIAS | NORM_BIAS | EMBED_NORM, describe_plain},
     {"opt", "OPTForCausalLM", &OPT_NAMES, TIED | QKV_BIAS | O_BIAS | PLAIN_MLP | MLP_BIAS | NORM_BIAS | POSITIONS,
@@ -171,8 +172,19 @@ static void fill_in_gemma3(json_t *text)
             json_object_set_new(text, defaults[i].key, json_integer(defaults[i].value));
 }
 
+/* BloomConfig (configuration_bloom.py) writes hidden_size and n_head, and reads n_embed and num_attention_heads too. */
+static void rename_bloom(json_t *root)
+{
+    static const char *const names[][2] = {{"hidden_size", "n_embed"}, {"n_head", "num_attention_heads"}};
+    for (size_t i = 0; i < 2; i++)
+        if (!json_object_get(root, names[i][1]) && json_object_get(root, names[i][0]))
+            json_object_set(root, names[i][1], json_object_get(root, names[i][0]));
+}
+
 static enum status enter_text_config(struct reader *reader)
 {
+    if (strcmp(reader->family->model_type, "bloom") == 0)
+        rename_bloom(reader->root);
     if (!(reader->family->traits & IN_TEXT_CONFIG))
         return STATUS_OK;
     json_t *text = json_object_get(reader->root, "text_config");

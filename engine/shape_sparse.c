@@ -75,7 +75,8 @@ static enum status read_shared_expert(struct reader *reader)
 
 enum status describe_qwen2_moe(struct reader *reader)
 {
-    if (read_experts(reader, "num_experts", "num_experts_per_tok", "moe_intermediate_size") != STATUS_OK ||
+    if (shape_must(reader, "qkv_bias", true, true) != STATUS_OK ||
+        read_experts(reader, "num_experts", "num_experts_per_tok", "moe_intermediate_size") != STATUS_OK ||
         read_shared_expert(reader) != STATUS_OK || read_sparse_step(reader) != STATUS_OK ||
         windows_qwen(reader) != STATUS_OK)
         return reader->keys.error->status;

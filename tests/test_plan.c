@@ -128,6 +128,7 @@ static void kv_by_engine(void **state)
         struct shape shape = published(rows[i].model);
         struct plan_request request = request_of(&shape, rows[i].engine, rows[i].context, rows[i].users);
         request.k_type = request.v_type = type(rows[i].type);
+        request.batch_tokens = rows[i].engine == ENGINE_VLLM ? 2048 : 0; /* what cards below 70 GiB get */
         struct plan plan = made(&request);
         if (plan.stages[0].bytes[PLAN_KV] != rows[i].bytes)
             fail_msg("%s, %s, %s, %lld x %lld: %llu bytes, by hand %llu", rows[i].model,
@@ -306,8 +307,17 @@ static void vllm_pool(void **state)
     shape = published("qwen3-next-80b-a3b");
     request = request_of(&shape, ENGINE_VLLM, 8192, 1);
     plan = made(&request);
+    /* What vLLM prints for this model: "Setting attention block size to 544 tokens", "Padding mamba page size by 1.49%"
+     */
     assert_int_equal(plan.stages[0].layout.block_tokens, 544);
+    assert_int_equal(plan.stages[0].layout.block_bytes, 12 * 544 * 2048);
     assert_int_equal(plan.stages[0].layout.groups, 4);
+    assert_int_equal(plan.request.batch_tokens, 8192); /* more than 70 GiB */
+    assert_int_equal(plan.request.slots, 1024);
+    request.memory_bytes = 80 * GB;
+    request.card_title = "NVIDIA A100 80GB SXM";
+    assert_int_equal(made(&request).request.batch_tokens, 2048);
+    assert_int_equal(made(&request).request.slots, 256);
     shape_free(&shape);
 }
 

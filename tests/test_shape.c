@@ -464,6 +464,10 @@ static void refuses_by_name(void **state)
         {"granite-4.0-h-tiny", "{\"-layer_types\": 0}", "layer_types", "missing"},
         {"granite-4.0-h-tiny", "{\"mamba_expand\": 3}", "mamba_expand", "3"},
         {"gpt2", "{\"-n_positions\": 0}", "n_positions", "missing"},
+        {"pythia-70m", "{\"attention_bias\": false}", "attention_bias", "false"},
+        {"internlm2-7b", "{\"bias\": true}", "bias", "true"},
+        {"mistral-7b-v0.3", "{\"attention_bias\": true}", "attention_bias", "true"},
+        {"mpt-7b", "{\"attn_config\": {\"alibi\": false}}", "attn_config", "alibi"},
         {"gemma-3n-e2b", "{\"text_config\": {\"vocab_size\": 10}}", "text_config.hidden_size", "missing"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -510,6 +514,50 @@ static void reads_what_is_switched_off(void **state)
     shape_free(&shape);
 }
 
+/* Published files carry more keys than data/models keeps. These change nothing, and must not be taken for what does. */
+static void other_keys_of_published_files(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model, *changes;
+    } rows[] = {
+        {"smollm3-3b", "{\"max_window_layers\": 28, \"no_rope_layers\": [1, 1, 1, 0], \"pretraining_tp\": 2}"},
+        {"starcoder", "{\"pad_key_length\": true, \"pre_allocate_kv_cache\": true, \"attention_softmax_in_fp32\": true,"
+                      " \"scale_attention_softmax_in_fp32\": true, \"summary_use_proj\": true}"},
+        {"pythia-410m", "{\"attention_bias\": true, \"rotary_emb_base\": 10000, \"hidden_dropout\": 0.0}"},
+        {"bloom-7b1", "{\"bias_dropout_fusion\": true, \"skip_bias_add\": true, \"skip_bias_add_qkv\": false,"
+                      " \"n_inner\": null, \"offset_alibi\": 100, \"pretraining_tp\": 2}"},
+        {"bloom-560m", "{\"-n_embed\": 0, \"hidden_size\": 1024, \"-num_attention_heads\": 0, \"n_head\": 16}"},
+        {"gemma-3n-e4b",
+         "{\"audio_token_id\": 262273, \"audio_soft_tokens_per_image\": 188, \"audio_config\": {\"a\": 1},"
+         " \"vision_config\": {\"a\": 1}, \"vision_soft_tokens_per_image\": 256}"},
+        {"gpt-oss-20b", "{\"swiglu_limit\": 7.0, \"router_aux_loss_coef\": 0.9, \"output_router_logits\": true}"},
+        {"deepseek-v3", "{\"ep_size\": 1, \"aux_loss_alpha\": 0.001, \"seq_aux\": true, \"routed_scaling_factor\": 2.5,"
+                        " \"auto_map\": {\"AutoConfig\": \"x\"}, \"pretraining_tp\": 1}"},
+        {"jamba-v0.1", "{\"use_mamba_kernels\": true, \"num_logits_to_keep\": 1, \"mamba_inner_layernorms\": true}"},
+        {"granite-4.0-h-tiny", "{\"mamba_chunk_size\": 256, \"router_aux_loss_coef\": 0.01, \"logits_scaling\": 6}"},
+        {"mamba-2.8b", "{\"ssm_cfg\": {}, \"fused_add_norm\": true, \"d_inner\": 5120, \"use_mambapy\": false,"
+                       " \"time_step_min\": 0.001}"},
+        {"gemma-2-9b", "{\"cache_implementation\": \"hybrid\", \"use_cache\": true, \"hidden_act\": \"gelu\"}"},
+        {"phi-3-mini-4k", "{\"original_max_position_embeddings\": 4096, \"resid_pdrop\": 0.0}"},
+        {"command-r7b", "{\"order_of_interleaved_layers\": \"local_attn_first\", \"rotary_pct\": 1.0}"},
+        {"gpt2", "{\"summary_type\": \"cls_index\", \"n_inner\": null, \"task_specific_params\": {\"x\": 1}}"},
+        {"falcon-7b", "{\"apply_residual_connection_post_layernorm\": false, \"hidden_dropout\": 0.0}"},
+        {"mpt-7b",
+         "{\"learned_pos_emb\": true, \"norm_type\": \"low_precision_layernorm\", \"init_config\": {\"x\": 1}}"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct shape shape, before = published(rows[i].model);
+        struct error error = {0};
+        write_changed(rows[i].model, rows[i].changes);
+        if (shape_read(&shape, file, &error) != STATUS_OK)
+            fail_msg("%s with %s: %s", rows[i].model, rows[i].changes, error.message);
+        assert_int_equal(shape.total, before.total);
+        shape_free(&shape);
+        shape_free(&before);
+    }
+}
+
 static void too_many_parameters(void **state)
 {
     (void)state;
@@ -535,6 +583,7 @@ int main(void)
         cmocka_unit_test(which_layers),
         cmocka_unit_test(refuses_by_name),
         cmocka_unit_test(reads_what_is_switched_off),
+        cmocka_unit_test(other_keys_of_published_files),
         cmocka_unit_test(too_many_parameters),
     };
     return cmocka_run_group_tests_name("shape", tests, setup, teardown);
