@@ -3,6 +3,7 @@
 #include "engine/readlog_scan.h"
 
 #include "engine/plan_count.h"
+#include "engine/profile.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -145,8 +146,8 @@ static bool because_of_ranks(const struct question *q)
 
 static bool because_of_padding(const struct question *q)
 {
-    static const uint64_t paddings[] = {32, 256};
-    for (size_t i = 0; i < sizeof paddings / sizeof paddings[0]; i++) {
+    const uint64_t paddings[LLAMA_PADDINGS] = {OLD_PADDING, (uint64_t)profile_of(ENGINE_LLAMACPP)->block_size};
+    for (size_t i = 0; i < LLAMA_PADDINGS; i++) {
         uint64_t padded = count_units(q->tokens, paddings[i]) * paddings[i];
         if (padded != q->tokens && is_bytes(q, &q->way, padded)) {
             row_reason(q->row, "the context of %" PRIu64 " is padded to %" PRIu64 ", a multiple of %" PRIu64, q->tokens,

@@ -12,6 +12,7 @@
 #include "engine/readlog_scan.h"
 
 #include "engine/plan_count.h"
+#include "engine/profile.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -118,16 +119,18 @@ static const struct plan_type *type_of(const struct scan *scan, const char *name
     return kv_type_of(scan, named[0] ? named : fact[0] ? fact : "f16");
 }
 
-/* Does the cache of windowed layers have the cells that the rule gives it? */
-static void check_window(const struct scan *scan, struct readlog_row *row, uint64_t cells)
+/* Does the cache of windowed layers have the cells that the rule gives it? A stream of its own has one sequence, a
+   unified cache all of them. */
+static void check_window(const struct scan *scan, struct readlog_row *row)
 {
     uint64_t window = (uint64_t)shape_window(scan->options->shape), batch = (uint64_t)scan->facts.n_ubatch;
-    uint64_t sequences = scan->facts.n_seq_max > 1 ? (uint64_t)scan->facts.n_seq_max : 1;
+    uint64_t pad = (uint64_t)profile_of(ENGINE_LLAMACPP)->block_size, cells = (uint64_t)scan->facts.window_cells;
+    uint64_t sequences = (uint64_t)scan->facts.window_sequences;
     bool overflow = false;
     uint64_t needed = count_add(&overflow, count_mul(&overflow, window, sequences), batch);
-    if (!window || overflow)
+    if (!window || !cells || overflow)
         return;
-    if (batch && count_pad(&overflow, needed, 256) == cells)
+    if (batch && count_pad(&overflow, needed, pad) == cells)
         row_reason(row, "window %" PRIu64 " x %" PRIu64 " + batch %" PRIu64 ", padded to %" PRIu64 " cells", window,
                    sequences, batch, cells);
     else
@@ -145,9 +148,9 @@ static void note_unused_window(const struct scan *scan, struct readlog_row *row,
 static void note_context(const struct scan *scan, struct readlog_row *row, uint64_t tokens)
 {
     int64_t asked = scan->options->context;
+    const uint64_t paddings[LLAMA_PADDINGS] = {OLD_PADDING, (uint64_t)profile_of(ENGINE_LLAMACPP)->block_size};
     if (asked && tokens > (uint64_t)asked && part_of(scan) != PART_WINDOW) {
-        static const uint64_t paddings[] = {32, 256};
-        for (size_t i = 0; i < 2; i++)
+        for (size_t i = 0; i < LLAMA_PADDINGS; i++)
             if (count_units((uint64_t)asked, paddings[i]) * paddings[i] == tokens) {
                 row_reason(row, "the context of %" PRId64 " asked for is padded to %" PRIu64, asked, tokens);
                 return;
@@ -195,7 +198,7 @@ static void cache_row(struct scan *scan, const char *quantity, const struct prin
     row_reason(row, "%" PRIu64 " tokens x %" PRIu64 " bytes (%s%s%s)", tokens, token, way->k->name,
                way->k == way->v ? "" : "/", way->k == way->v ? "" : way->v->name);
     if (way->part == PART_WINDOW)
-        check_window(scan, row, tokens);
+        check_window(scan, row);
     note_unused_window(scan, row, tokens);
     note_context(scan, row, tokens);
 }
@@ -286,6 +289,8 @@ void readlog_llama(struct scan *scan, const char *text)
     if (at && line_amount(&line.total, &line.unit, at)) {
         read_shape(&line, at);
         read_parts(&line, at);
+        scan->facts.window_cells = line.cells;
+        scan->facts.window_sequences = line.streams == 1 && line.sequences > 1 ? line.sequences : 1;
         total_rows(scan, &line, kv_times((uint64_t)line.cells, (uint64_t)line.streams));
         scan->facts.part = CACHE_WHOLE;
     }

@@ -8,6 +8,7 @@
 struct log_facts {
     /* llama.cpp */
     int64_t n_ctx, n_seq_max, n_ubatch, kv_size;
+    int64_t window_cells, window_sequences; /* of the cache in hand: cells per stream, and sequences that share them */
     char type_k[24], type_v[24];
     enum { CACHE_WHOLE, CACHE_FULL_LAYERS, CACHE_WINDOW_LAYERS } part; /* of a model with windows */
     /* vLLM, SGLang */
@@ -78,6 +79,9 @@ const struct byte_unit *row_compare(struct readlog_row *row, const struct printe
 bool amount_is(const struct printed *printed, const struct byte_unit *unit, uint64_t bytes);
 
 /* ---- readlog_kv.c: the formula, and why a number is off ---------------------------------------------------------- */
+
+/* Contexts of llama.cpp are multiples of 32 in versions without flash attention, of its profile's block in others. */
+enum { OLD_PADDING = 32, LLAMA_PADDINGS = 2 };
 
 enum kv_part { PART_ALL, PART_FULL, PART_WINDOW };
 

@@ -10,6 +10,7 @@
    all layers on one rank; the memory that is left is divided by it and rounded down; tokens are blocks times
    block_size; concurrency is tokens over the maximum length; CPU blocks are the swap space (4 GiB a rank unless said)
    over a block. */
+#include "engine/profile.h"
 #include "engine/readlog_scan.h"
 
 #include <ctype.h>
@@ -19,7 +20,6 @@
 #include <string.h>
 
 static const char engine[] = "vllm";
-enum { DEFAULT_BLOCK = 16 };
 #define GI ((uint64_t)1 << 30)
 
 /* ---- facts: "tensor_parallel_size=2", "'block_size': 16", "--block-size 32" ---------------------------------------
@@ -65,7 +65,7 @@ static int64_t ranks_of(const struct scan *scan)
 
 static int64_t block_of(const struct scan *scan)
 {
-    return scan->facts.block_size ? scan->facts.block_size : DEFAULT_BLOCK;
+    return scan->facts.block_size ? scan->facts.block_size : profile_of(ENGINE_VLLM)->block_size;
 }
 
 static bool way_of(const struct scan *scan, struct kv_way *way)

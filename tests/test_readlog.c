@@ -251,6 +251,17 @@ static void two_kinds_of_layers(void **state)
         &options);
     expect_row(&log, 3, "kv_window_bytes", "exact", "97.50", "window 2048 x 1 + batch 512, padded to 2560");
     readlog_free(&log);
+    /* four sequences in one unified cache: 2048 x 4 + 512 = 8704 cells; as four streams, 2560 cells each */
+    log = read_text(
+        "llama_context: n_ubatch      = 512\nllama_kv_cache_iswa: creating     SWA KV cache, size =  8704 cells\n"
+        "llama_kv_cache: size =  331.50 MiB (  8704 cells, 39 layers, 4/1 seqs), K (f16): 165.75 MiB, V (f16): "
+        "165.75 MiB\nllama_kv_cache_iswa: creating     SWA KV cache, size =  2560 cells\n"
+        "llama_kv_cache: size =  390.00 MiB (  2560 cells, 39 layers, 4/4 seqs), K (f16): 195.00 MiB, V (f16): "
+        "195.00 MiB\n",
+        &options);
+    expect_row(&log, 3, "kv_window_bytes", "exact", "331.50", "window 2048 x 4 + batch 512, padded to 8704");
+    expect_row(&log, 5, "kv_window_bytes", "exact", "390.00", "window 2048 x 1 + batch 512, padded to 2560");
+    readlog_free(&log);
 }
 
 /* ---- known reasons ----------------------------------------------------------------------------------------------- */
