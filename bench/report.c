@@ -36,6 +36,8 @@ enum status report_words(const char **words, int count, const char *names, const
             argv[kept++] = argv[++i];
     }
     *argc = kept;
+    for (int i = 0; i < found && i < count; i++) /* behind the options: the meta file shows the whole line */
+        argv[kept + i] = (char *)words[i];
     if (found == count || help)
         return STATUS_OK;
     return error_set(error, STATUS_INPUT, "%s %s; --help shows how", names,

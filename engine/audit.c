@@ -152,23 +152,33 @@ static void say_slip(struct audit_result *result, const struct unit_slip *slip, 
     }
 }
 
-static void say_wrong(struct audit_result *result, const struct printed *printed, uint64_t scale, const char *value,
-                      const char *explanation)
+/* n where a is n times b or the other way round, to the digits of a rounded number; 0 where there is none. */
+static int whole_factor(long double a, long double b)
 {
-    long double is = quantity_real(&result->value);
+    long double factor = a > b ? a / b : b / a, nearest = roundl(factor);
+    return nearest >= 2 && nearest <= 64 && fabsl(factor - nearest) < 1e-3L * nearest ? (int)nearest : 0;
+}
+
+static void say_wrong(struct audit_result *result, const struct printed *printed, const struct byte_unit *bytes,
+                      uint64_t scale, const char *value, const char *explanation)
+{
+    static const char *const twins[][2] = {{"KB", "KiB"}, {"kB", "KiB"}, {"MB", "MiB"}, {"GB", "GiB"}, {"TB", "TiB"}};
+    long double is = quantity_real(&result->value), says = printed_value(printed) * (long double)scale;
+    char *reason = result->reason;
+    size_t size = sizeof result->reason, used = (size_t)snprintf(reason, size, "it is %s", value);
     result->verdict = AUDIT_WRONG;
-    size_t used = (size_t)snprintf(result->reason, sizeof result->reason, "it is %s", value);
-    if (is > 0 && printed->digits > 0) {
-        long double factor = printed_value(printed) * (long double)scale / is;
-        bool over = factor >= 1;
-        used +=
-            (size_t)snprintf(result->reason + used, sizeof result->reason - used, ", the printed number %s by %.3Lgx",
-                             over ? "too large" : "too small", over ? factor : 1 / factor);
+    if (is > 0 && says > 0)
+        used += (size_t)snprintf(reason + used, size - used, ", the printed number too %s by %.3Lgx",
+                                 says >= is ? "large" : "small", says >= is ? says / is : is / says);
+    for (size_t i = 0; bytes && is > 0 && says > 0 && i < sizeof twins / sizeof twins[0]; i++) {
+        const struct byte_unit *twin = strcmp(bytes->name, twins[i][0]) == 0 ? byte_unit_find(twins[i][1], 3) : NULL;
+        int factor = twin ? whole_factor(printed_value(printed) * (long double)twin->bytes, is) : 0;
+        if (factor && !whole_factor(says, is))
+            used += (size_t)snprintf(reason + used, size - used, " (by %d, if %s was meant)", factor, twin->name);
     }
-    if (explanation[0] && used < sizeof result->reason)
-        snprintf(result->reason + used, sizeof result->reason - used, "; explained by %s", explanation);
-    else if (used < sizeof result->reason)
-        snprintf(result->reason + used, sizeof result->reason - used, "; no single changed input explains it");
+    if (used < size)
+        snprintf(reason + used, size - used,
+                 explanation[0] ? "; explained by %s" : "; no single changed input explains it", explanation);
 }
 
 /* Digits to show: two more than were printed, so that rounding can be seen. */
@@ -197,7 +207,7 @@ static void judge(struct audit_result *result, const struct audit_quantity *quan
         say_fit(result, fit, printed, value);
     } else {
         audit_explain(explanation, sizeof explanation, quantity, inputs, printed, bytes, scale);
-        say_wrong(result, printed, scale, value, explanation);
+        say_wrong(result, printed, bytes, scale, value, explanation);
     }
 }
 

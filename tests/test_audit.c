@@ -119,7 +119,8 @@ static const struct {
     {"O02", "rounded", "2740775936", "2.7408 GB"}, /* 15231233024 - 12490457088 */
     {"O05", "rounded", "3087428608", "2,944.401 MiB"},
     {"T01", "unit slip", "1073741824", "GiB printed as GB"}, /* 131,072 * 8,192 = 2^30 */
-    {"T02", "wrong", "10737418240", "K only"},               /* 327,680 * 32,768 = 10 * 2^30: twice as much */
+    {"T02", "wrong", "10737418240",
+     "(by 2, if GiB was meant); explained by K only"}, /* 327,680 * 32,768 = 10 * 2^30: twice as much */
     {"T03", "wrong", "80", "64 is its number of query heads"},
     {"T04", "rounded", "141107412992", "2 digits"},      /* 70,553,706,496 * 2 */
     {"T06", "rounded", "117.647", "2 digits"},           /* 200 / 1.7 */
@@ -375,6 +376,41 @@ static void what_cannot_be_read(void **state)
 
 /* ---- what it writes ---------------------------------------------------------------------------------------------- */
 
+/* Rows that nobody would write: a verdict, or status 2 with a message, and nothing else. */
+static void damaged_claims(void **state)
+{
+    (void)state;
+    static const char *const good[][5] = {
+        {"kv_bytes", "qwen2.5-7b", "dtype=bf16;context=4096;batch=2", "448.0", "MiB"},
+        {"work_ratio", "", "prompt=128;new=512", "307", "x"},
+        {"capacity_sequences", "deepseek-v3", "dtype=fp8;free_bytes=9400000000;context=2048", "160", "sequences"},
+        {"effective_tokens_per_s", "", "ttft_s=1.5;decode_s=0.2;new=200", "120", "tokens/s"},
+    };
+    static const char alphabet[] = "0123456789.,;=eE-+ xkMGB%iq\xff";
+    uint64_t random = 7;
+    size_t read = 0;
+    for (int round = 0; round < 4000; round++) {
+        char cells[5][96];
+        for (int i = 0; i < 5; i++)
+            snprintf(cells[i], sizeof cells[i], "%s", good[round % 4][i]);
+        for (int changes = 1 + round % 2; changes > 0; changes--) {
+            random = random * 6364136223846793005u + 1442695040888963407u;
+            char *cell = cells[(random >> 33) % 8 == 0 ? 4 : 2 + (random >> 36) % 2]; /* the unit seldom */
+            size_t length = strlen(cell);
+            if (length)
+                cell[(random >> 40) % length] = alphabet[(random >> 50) % (sizeof alphabet - 1)];
+        }
+        struct audit_claim claim = {cells[0], cells[1], cells[2], cells[3], cells[4]};
+        struct audit_result result;
+        struct error error = {0};
+        enum status status = audit_check(&result, &claim, models_dir, &error);
+        assert_true(status == STATUS_OK ? result.reason[0] != 0 : status == STATUS_INPUT && error.message[0]);
+        read += status == STATUS_OK;
+    }
+    if (read < 400)
+        fail_msg("only %zu of 4000 could be read", read);
+}
+
 static void files_and_formats(void **state)
 {
     (void)state;
@@ -393,7 +429,8 @@ static void files_and_formats(void **state)
     assert_true(strstr(page, "## Wrong") < strstr(page, "## Exact"));
     snprintf(path, sizeof path, "%s/csv/audit.meta.json", command_folder());
     char *meta = command_read(path);
-    assert_non_null(strstr(meta, "\"kvlab audit "));
+    assert_non_null(strstr(meta, "\"kvlab audit --format csv --out "));
+    assert_non_null(strstr(meta, "claims.csv\""));
     free(csv);
     free(page);
     free(meta);
@@ -417,7 +454,7 @@ int main(void)
         cmocka_unit_test(mistakes_are_named),      cmocka_unit_test(other_families),
         cmocka_unit_test(slips_are_named),         cmocka_unit_test(nothing_is_invented),
         cmocka_unit_test(what_cannot_be_computed), cmocka_unit_test(what_cannot_be_read),
-        cmocka_unit_test(files_and_formats),
+        cmocka_unit_test(files_and_formats),       cmocka_unit_test(damaged_claims),
     };
     return cmocka_run_group_tests(tests, find_data, command_cleanup);
 }
