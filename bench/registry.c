@@ -13,19 +13,14 @@ extern const struct experiment oom_experiment;
 extern const struct experiment phases_experiment;
 extern const struct experiment batch_experiment;
 extern const struct experiment roofline_experiment;
+extern const struct experiment gqa_experiment;
 
 const struct experiment *const experiments[] = {
-    &formula_experiment,
-    &kv_experiment,
-    &slope_experiment,
-    &logits_experiment,
-    &cache_experiment,
-    &tpot_experiment,
-    &anatomy_experiment,
-    &capacity_experiment,
-    &oom_experiment,
-    &phases_experiment,
-    &batch_experiment,
-    &roofline_experiment,
-    NULL,
+    &formula_experiment, &kv_experiment,
+    &slope_experiment,   &logits_experiment,
+    &cache_experiment,   &tpot_experiment,
+    &anatomy_experiment, &capacity_experiment,
+    &oom_experiment,     &phases_experiment,
+    &batch_experiment,   &roofline_experiment,
+    &gqa_experiment,     NULL,
 };

@@ -141,12 +141,63 @@ static void roofline_counts(void **state)
     csv_table_free(&table);
 }
 
+/* ---- gqa -------------------------------------------------------------------------------------------------------- */
+
+static const char gqa_columns[] = "num_key_value_heads,kind,bytes_per_token,tpot_ms_p50,percent_of_read_ceiling";
+
+/* A KV head: 2 * 2 layers * 8 * 4 = 128 bytes a token, and 2 * 2 * (32 + 1) * 8 * 4 = 4,224 bytes of K and V matrices
+   with their biases; the model's own two make 83,072 bytes of weights. A step at 20 tokens reads 21 and writes one:
+     1 head 78,848 + 22 * 128 = 81,664, 2 heads 83,072 + 22 * 256 = 88,704, 4 heads 91,520 + 22 * 512 = 102,784 */
+static void gqa_is_linear_in_the_heads(void **state)
+{
+    (void)state;
+    static const int64_t heads[] = {1, 2, 4}, bytes[] = {128, 256, 512}, read[] = {81664, 88704, 102784};
+    static const char *const kinds[] = {"MQA", "GQA", "MHA"};
+    place_run("gqa --contexts 20 --reps 3 --quick", 0);
+    struct csv_table table = place_csv("gqa");
+    place_assert_columns(&table, gqa_columns);
+    assert_int_equal(table.row_count, 3);
+    for (size_t row = 0; row < 3; row++) {
+        assert_int_equal(place_int(&table, row, "num_key_value_heads"), heads[row]);
+        assert_string_equal(place_text(&table, row, "kind"), kinds[row]);
+        assert_int_equal(place_int(&table, row, "bytes_per_token"), bytes[row]);
+        assert_int_equal(place_int(&table, row, "bytes_per_token_formula"), bytes[row]);
+        assert_int_equal(place_int(&table, row, "step_bytes"), read[row]);
+        assert_int_equal(place_int(&table, row, "n"), 9);
+        if (row > 0) /* other heads choose other tokens, or the heads were not what was changed */
+            assert_string_not_equal(place_text(&table, row, "tokens_checksum"),
+                                    place_text(&table, row - 1, "tokens_checksum"));
+    }
+    csv_table_free(&table);
+    table = place_csv("gqa_fit");
+    assert_int_equal(table.row_count, 2);
+    assert_string_equal(place_text(&table, 0, "quantity"), "bytes_per_token");
+    assert_near(place_real(&table, 0, "slope_per_kv_head"), 128.0, 1e-6, "slope of bytes");
+    assert_near(place_real(&table, 0, "predicted_slope"), 128.0, 1e-6, "its prediction");
+    assert_near(place_real(&table, 0, "intercept"), 0.0, 1e-6, "bytes without heads");
+    assert_string_equal(place_text(&table, 1, "quantity"), "tpot_ms");
+    assert_string_equal(place_text(&table, 1, "interval_from"), "repetitions");
+    csv_table_free(&table);
+
+    place_run("gqa --contexts 20,30 --reps 3 --quick --resume", 0);
+    table = place_csv("gqa");
+    assert_int_equal(table.row_count, 6);
+    csv_table_free(&table);
+    table = place_csv("gqa_fit");
+    assert_int_equal(table.row_count, 4);
+    assert_string_equal(place_text(&table, 1, "interval_from"), "repetitions"); /* 30 tokens */
+    assert_int_equal(place_int(&table, 3, "context"), 20);
+    assert_string_equal(place_text(&table, 3, "interval_from"), "rows"); /* kept */
+    csv_table_free(&table);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(phases_of_a_request),
         cmocka_unit_test(batch_counts),
         cmocka_unit_test(roofline_counts),
+        cmocka_unit_test(gqa_is_linear_in_the_heads),
     };
     return cmocka_run_group_tests(tests, place_make, place_remove);
 }
