@@ -83,6 +83,7 @@ static const struct family FAMILIES[] = {
     {"glm4", "Glm4ForCausalLM", &LLAMA_NAMES, QKV_BIAS_KEY | FOUR_NORMS, describe_plain},
     {"glm4_moe", "Glm4MoeForCausalLM", &LLAMA_NAMES, QKV_BIAS_KEY, describe_glm4_moe},
     {"llama4", "Llama4ForConditionalGeneration", &LLAMA_NAMES, BIAS_KEY | IN_TEXT_CONFIG, describe_llama4},
+    {"mimo_v2_flash", "MiMoV2FlashForCausalLM", &LLAMA_NAMES, QKV_BIAS_KEY, describe_mimo_v2},
     {"smollm3", "SmolLM3ForCausalLM", &LLAMA_NAMES, TIED | BIAS_KEY | MLP_BIAS_KEY, describe_smollm3},
     {"granite", "GraniteForCausalLM", &LLAMA_NAMES, BIAS_KEY | MLP_BIAS_KEY | KV_AS_Q, describe_plain},
     {"granitemoehybrid", "GraniteMoeHybridForCausalLM", &LLAMA_NAMES, BIAS_KEY | KV_AS_Q, describe_granite_hybrid},

@@ -100,7 +100,7 @@ describe describe_plain, describe_qwen, describe_mistral, describe_windowed, des
     describe_cohere, describe_cohere2, describe_falcon, describe_gpt_bigcode, describe_stablelm, describe_opt,
     describe_starcoder2, describe_smollm3, describe_olmo3, describe_mpt, describe_exaone4, describe_gpt_neox;
 describe describe_mixtral, describe_phimoe, describe_qwen2_moe, describe_qwen3_moe, describe_olmoe, describe_gpt_oss,
-    describe_deepseek, describe_glm4_moe, describe_llama4;
+    describe_deepseek, describe_glm4_moe, describe_llama4, describe_mimo_v2;
 describe describe_qwen3_next, describe_jamba, describe_granite_hybrid, describe_mamba, describe_gemma3n;
 
 /* ---- shape_vision.c: towers that the config describes */

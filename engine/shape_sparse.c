@@ -262,3 +262,64 @@ enum status describe_llama4(struct reader *reader)
     enum status status = shape_add_layers(reader);
     return status ? status : vision_llama4(reader);
 }
+
+/* A list of 0 and 1, one for each layer. */
+static enum status read_marks(struct reader *reader, const char *key, const json_t **list)
+{
+    *list = shape_key(reader, key);
+    size_t layers = (size_t)reader->shape->layer_count;
+    if (!json_is_array(*list) || json_array_size(*list) != layers)
+        return config_refuse(&reader->keys, key, "must be a list with a 0 or 1 for each of the %zu layers", layers);
+    for (size_t i = 0; i < layers; i++) {
+        const json_t *mark = json_array_get(*list, i);
+        if (!json_is_integer(mark) || json_integer_value(mark) < 0 || json_integer_value(mark) > 1)
+            return config_refuse(&reader->keys, key, "has an entry at layer %zu that is neither 0 nor 1", i);
+    }
+    return STATUS_OK;
+}
+
+static enum status read_mimo_window(struct reader *reader)
+{
+    int64_t chunk;
+    const char *key = config_key(&reader->keys, "sliding_window_size") ? "sliding_window_size" : "sliding_window";
+    shape_ignore(reader, "sliding_window");
+    if (shape_count(reader, key, SHAPE_MAX_POSITIONS, &reader->window) != STATUS_OK ||
+        shape_count_or(reader, "attention_chunk_size", SHAPE_MAX_POSITIONS, reader->window, &chunk) != STATUS_OK)
+        return reader->keys.error->status;
+    if (chunk != reader->window)
+        return config_refuse(&reader->keys, "attention_chunk_size", "%lld is not the window, and is not understood",
+                             (long long)chunk);
+    return STATUS_OK;
+}
+
+/* MiMo-V2-Flash (XiaomiMiMo/MiMo-V2-Flash, modeling_mimo_v2_flash.py; SGLang's models/mimo_v2_flash.py): windowed
+   layers where hybrid_layer_pattern has 1, with KV heads and widths of their own (swa_*) and a sink per head; V is
+   narrower than K. Its prediction layers are not in the config. */
+enum status describe_mimo_v2(struct reader *reader)
+{
+    struct block *global = &reader->block, local;
+    const json_t *pattern, *sparse;
+    if (read_marks(reader, "hybrid_layer_pattern", &pattern) != STATUS_OK ||
+        read_marks(reader, "moe_layer_freq", &sparse) != STATUS_OK ||
+        read_experts(reader, "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size") != STATUS_OK ||
+        shape_count(reader, "v_head_dim", SHAPE_MAX_HEADS, &global->v_dim) != STATUS_OK)
+        return reader->keys.error->status;
+    const char *method = json_string_value(shape_key(reader, "topk_method"));
+    global->router_bias = method && strcmp(method, "noaux_tc") == 0;
+    local = *global;
+    if (shape_count(reader, "swa_num_attention_heads", SHAPE_MAX_HEADS, &local.query_heads) != STATUS_OK ||
+        shape_count(reader, "swa_num_key_value_heads", SHAPE_MAX_HEADS, &local.kv_heads) != STATUS_OK ||
+        shape_count(reader, "swa_head_dim", SHAPE_MAX_HEADS, &local.k_dim) != STATUS_OK ||
+        shape_count(reader, "swa_v_head_dim", SHAPE_MAX_HEADS, &local.v_dim) != STATUS_OK ||
+        shape_flag(reader, "add_swa_attention_sink_bias", false, &local.sinks) != STATUS_OK ||
+        shape_flag(reader, "add_full_attention_sink_bias", false, &global->sinks) != STATUS_OK ||
+        read_mimo_window(reader) != STATUS_OK || shape_reserve(reader) != STATUS_OK)
+        return reader->keys.error->status;
+    for (int64_t i = 0; i < reader->shape->layer_count; i++) {
+        bool is_local = json_integer_value(json_array_get(pattern, (size_t)i)) == 1;
+        reader->kinds[i] = is_local ? LAYER_WINDOW : LAYER_FULL;
+        reader->sparse[i] = json_integer_value(json_array_get(sparse, (size_t)i)) == 1;
+        shape_add_layer(reader, is_local ? &local : global, i);
+    }
+    return STATUS_OK;
+}

@@ -97,6 +97,12 @@ static void kv_by_engine(void **state)
            544 x 2,048; groups of 12, 1 + 3; 16 + 3 blocks and one more, of 12 x 1,114,112 */
         {"qwen3-next-80b-a3b", ENGINE_VLLM, "bf16", 8192, 1, 267386880},
 
+        /* Unlike heads: pages of 16 x 5,120 bytes hold 16 local or 32 global tokens. 39 and 9 layers: groups of 9, 1
+           + 5. 8,192 / 32 = 256 blocks, and 5 x ((128 - 1 + 2,048) / 16 rounded up + 1) = 5 x 137; one more; of 9 pages
+         */
+        {"mimo-v2-flash", ENGINE_VLLM, "bf16", 8192, 1, 694517760},
+        {"mimo-v2-flash", ENGINE_EXACT, "bf16", 8192, 1, 214302720}, /* 23,040 x 8,192 + 199,680 x 128 */
+
         /* 4,000 padded to 4,096, three streams */
         {"llama-3-8b", ENGINE_LLAMACPP, "f16", 4000, 3, 1610612736},
         {"llama-3-8b", ENGINE_LLAMACPP, "q8_0", 4000, 3, 855638016}, /* 32 x 8 x 2 x 136 x 4,096 x 3 */
