@@ -565,6 +565,52 @@ static void other_keys_of_published_files(void **state)
     }
 }
 
+/* Any one value of any model replaced by one that does not belong there: a shape, or one line that names the file. */
+static void replace_each(json_t *config, json_t *object)
+{
+    static const char *const values[] = {"0", "-1", "4611686018427387904", "\"x\"", "[1]"};
+    const char *key;
+    json_t *original;
+    void *next;
+    json_object_foreach_safe(object, next, key, original)
+    {
+        json_incref(original);
+        for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
+            struct shape shape;
+            struct error error = {0};
+            json_object_set_new(object, key, json_loads(values[i], JSON_DECODE_ANY, NULL));
+            assert_int_equal(json_dump_file(config, file, 0), 0);
+            enum status status = shape_read(&shape, file, &error);
+            if (status != STATUS_OK &&
+                (status != STATUS_INPUT || !strstr(error.message, file) || strchr(error.message, '\n')))
+                fail_msg("%s = %s: status %d, '%s'", key, values[i], status, error.message);
+            shape_free(&shape);
+        }
+        json_object_set_new(object, key, original);
+    }
+}
+
+static void no_value_crashes(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"gemma-3-4b",         "gemma-3n-e2b",  "deepseek-v3",   "qwen3-next-80b-a3b",
+                                         "granite-4.0-h-tiny", "mamba-130m",    "llama-4-scout", "gpt-oss-20b",
+                                         "jamba-v0.1",         "mimo-v2-flash", "falcon-40b",    "exaone-4.0-32b"};
+    for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
+        char path[8192];
+        json_error_t failure;
+        snprintf(path, sizeof path, "%s/models/%s.json", config_data_dir(), models[i]);
+        json_t *config = json_load_file(path, 0, &failure);
+        assert_non_null(config);
+        replace_each(config, config);
+        if (json_object_get(config, "text_config"))
+            replace_each(config, json_object_get(config, "text_config"));
+        if (json_object_get(config, "vision_config"))
+            replace_each(config, json_object_get(config, "vision_config"));
+        json_decref(config);
+    }
+}
+
 static void too_many_parameters(void **state)
 {
     (void)state;
@@ -591,6 +637,7 @@ int main(void)
         cmocka_unit_test(refuses_by_name),
         cmocka_unit_test(reads_what_is_switched_off),
         cmocka_unit_test(other_keys_of_published_files),
+        cmocka_unit_test(no_value_crashes),
         cmocka_unit_test(too_many_parameters),
     };
     return cmocka_run_group_tests_name("shape", tests, setup, teardown);
