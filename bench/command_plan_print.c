@@ -124,7 +124,7 @@ static void print_stages(const struct plan *plan)
     const struct plan_request *request = &plan->request;
     if (request->ranks * request->stages == 1)
         return;
-    printf("\n%" PRId64 " devices: %" PRId64 " stages of %" PRId64 " ranks; one rank of each stage\n",
+    printf("\n%" PRId64 " devices, as %" PRId64 " x %" PRId64 " (stages x ranks); one rank of each stage\n",
            request->ranks * request->stages, request->stages, request->ranks);
     printf("%-6s %-9s %16s %16s %16s %16s\n", "stage", "layers", "weights", "KV", "sum", "left");
     for (int64_t s = 0; s < request->stages; s++) {
