@@ -140,12 +140,10 @@ enum status meta_open(struct bench *bench, struct error *error)
         set(facts, "weights", json_string(bench_weights_name(bench)));
         set(facts, "dtype", json_string(dtype_name(bench->dtype)));
     }
-    if (experiment_find(bench->experiment->name)) { /* commands that only read files have none of these */
-        set(facts, "kv_dtype", json_string(dtype_name(bench->kv_dtype)));
-        /* A seed may need 64 bits without a sign, which JSON integers here do not have. */
-        set(facts, "seed", json_sprintf("%llu", (unsigned long long)bench->options.seed));
-        set(facts, "quick", json_boolean(bench->options.quick));
-    }
+    set(facts, "kv_dtype", json_string(dtype_name(bench->kv_dtype)));
+    /* A seed may need 64 bits without a sign, which JSON integers here do not have. */
+    set(facts, "seed", json_sprintf("%llu", (unsigned long long)bench->options.seed));
+    set(facts, "quick", json_boolean(bench->options.quick));
     add_machine(facts);
     if (bench->device)
         add_device(facts, bench);
