@@ -22,34 +22,30 @@ logits(unused) = kv(0) + num('logits_bytes') / scale
 ledger(unused) = num('ledger_bytes') / scale
 
 published = lessons.'/anatomy.csv'
-published_first = place + 2.0
-published_rows = rows(published)
-stats published using (highest = bigger(highest, num('driver_mib') * MiB), 0) nooutput
-last = published_first + published_rows - 0.2
-held(mib) = mib * MiB / scale
+held(mib) = mib / 1024.0
 
 # "prefill with all logits" on two short lines
 broken(text) = words(text) == 4 ? word(text, 1)."\n".word(text, 3).' '.word(text, 4) : words(text) == 2 ? word(text, 1)."\n".word(text, 2) : text
 tick(unused) = broken(strcol('moment')).(words(contexts) > 1 && strcol('moment') eq 'start' ? "\n".commas(int(num('context'))).' tokens' : '')
-published_tick(unused) = strcol('moment') eq 'initialised' ? 'initialised' : strcol('moment') eq 'weights loaded' ? "weights\nloaded" \
+published_tick(unused) = strcol('moment') eq 'initialised' ? 'start' : strcol('moment') eq 'weights loaded' ? "weights\nloaded" \
     : strcol('moment') eq 'after release' ? "after\nrelease" : "forward\npass"
-amount(x) = x < 0.0995 && scale > MiB ? sprintf('%.0f MiB', x * 1024) : sprintf('%.2f', x)
+amount(x) = scale > MiB && x < 0.0995 ? sprintf('%.0f MiB', x * 1024) : scale > MiB ? sprintf('%.2f', x) : sprintf('%.1f', x)
 
 do for [format in 'png svg'] {
     eval open_picture(format, 1100, 720)
+    set multiplot
+    set grid noxtics
+    set boxwidth 0.72
+    set bmargin at screen 0.24; set tmargin at screen 0.9
+
+    # Measured; the second picture beside it has a scale of its own.
+    set lmargin at screen 0.09; set rmargin at screen 0.62
     set title 'Where memory goes: '.heading(all).(words(contexts) == 1 ? ', '.commas(int(word(contexts, 1)[1:*])).' tokens' : '')
     set ylabel unit
     unset xlabel
-    set bmargin 8.5
-    set rmargin 3
-    set xrange [0.3 : last]
-    set yrange [0 : highest / scale * 1.22]
-    set grid noxtics
-    set boxwidth 0.72
-    set key outside bottom center horizontal maxrows 2 width 1 samplen 2.5 font font.',12'
-    set label 1 "published: Qwen2.5-1.5B bf16,\nRTX 3060, 4,096 tokens" at published_first + published_rows / 2.0 - 0.5, \
-        graph 0.97 center
-    set arrow 1 from published_first - 1.0, graph 0 to published_first - 1.0, graph 1 nohead lc rgb grey dt (4,4)
+    set xrange [0.3 : place + 0.7]
+    set yrange [0 : highest / scale * 1.12]
+    set key at screen 0.5, screen 0.085 center center vertical maxrows 3 width 1 samplen 2.5 font font.',12'
     plot csv using (at($0)):(given(drivers, top(0) / scale)):xtic(tick(0)) with boxes fs solid 0.25 border lc rgb grey lc rgb grey \
              title drivers ? 'driver, beyond the ledger' : '', \
          csv using (at($0)):(ledger(0)):xtic(tick(0)) with boxes lc rgb green lw 1.5 fs pattern 5 border lc rgb green \
@@ -61,13 +57,19 @@ do for [format in 'png svg'] {
          csv using (at($0)):(num('reserved_bytes') / scale):(0.36) with xerrorbars lc rgb black lw 2 pt 0 ps 0 \
              title 'reserved', \
          csv using (at($0)):(top(0) / scale):(amount(top(0) / scale)) with labels font font.',11' offset 0, 0.7 notitle, \
-         published using (published_first + $0):(held(num('driver_mib'))):xtic(published_tick(0)) with boxes fs solid 0.25 border lc rgb grey \
-             lc rgb grey notitle, \
-         published using (published_first + $0):(held(num('allocated_mib'))) with boxes fs solid 0 border lc rgb black lc rgb black notitle, \
-         published using (published_first + $0):(held(num('allocated_mib'))) with boxes fs pattern 6 border lc rgb black \
-             lc rgb black title 'published: allocated', \
-         published using (published_first + $0):(held(num('reserved_mib'))):(0.36) with xerrorbars lc rgb black lw 2 pt 0 ps 0 notitle, \
-         published using (published_first + $0):(held(num('driver_mib'))):(amount(held(num('driver_mib')))) with labels \
-             font font.',11' offset 0, 0.7 notitle
+         csv using (at($0)):(-1e9) with boxes fs pattern 6 border lc rgb black lc rgb black title 'published, no tags'
+
+    set lmargin at screen 0.70; set rmargin at screen 0.98
+    set title "published: Qwen2.5-1.5B bf16,\nRTX 3060, 4,096 tokens" font font.',12'
+    set ylabel 'GiB'
+    set xrange [-0.7 : rows(published) - 0.3]
+    set yrange [0 : *]
+    unset key
+    plot published using 0:(held(num('driver_mib'))):xtic(published_tick(0)) with boxes fs solid 0.25 border lc rgb grey lc rgb grey, \
+         published using 0:(held(num('allocated_mib'))) with boxes fs solid 0 border lc rgb black lc rgb black, \
+         published using 0:(held(num('allocated_mib'))) with boxes fs pattern 6 border lc rgb black lc rgb black, \
+         published using 0:(held(num('reserved_mib'))):(0.36) with xerrorbars lc rgb black lw 2 pt 0 ps 0, \
+         published using 0:(held(num('driver_mib'))):(sprintf('%.2f', held(num('driver_mib')))) with labels font font.',11' offset 0, 0.7
+    unset multiplot
     unset output
 }
