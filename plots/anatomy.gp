@@ -26,17 +26,19 @@ held(mib) = mib / 1024.0
 
 # "prefill with all logits" on two short lines
 broken(text) = words(text) == 4 ? word(text, 1)."\n".word(text, 3).' '.word(text, 4) : words(text) == 2 ? word(text, 1)."\n".word(text, 2) : text
-tick(unused) = broken(strcol('moment')).(words(contexts) > 1 && strcol('moment') eq 'start' ? "\n".commas(int(num('context'))).' tokens' : '')
+crowded = rows(csv) > 6
+crowded_tick(unused) = strcol('moment').(words(contexts) > 1 ? ', '.commas(int(num('context'))) : '')
+tick(unused) = crowded ? crowded_tick(0) : broken(strcol('moment'))
 published_tick(unused) = strcol('moment') eq 'initialised' ? 'start' : strcol('moment') eq 'weights loaded' ? "weights\nloaded" \
     : strcol('moment') eq 'after release' ? "after\nrelease" : "forward\npass"
 amount(x) = scale > MiB && x < 0.0995 ? sprintf('%.0f MiB', x * 1024) : scale > MiB ? sprintf('%.2f', x) : sprintf('%.1f', x)
 
 do for [format in 'png svg'] {
-    eval open_picture(format, 1100, 720)
+    eval open_picture(format, 1100, crowded ? 840 : 720)
     set multiplot
     set grid noxtics
     set boxwidth 0.72
-    set bmargin at screen 0.24; set tmargin at screen 0.9
+    set bmargin at screen (crowded ? 0.34 : 0.24); set tmargin at screen 0.9
 
     # Measured; the second picture beside it has a scale of its own.
     set lmargin at screen 0.09; set rmargin at screen 0.62
@@ -45,7 +47,8 @@ do for [format in 'png svg'] {
     unset xlabel
     set xrange [0.3 : place + 0.7]
     set yrange [0 : highest / scale * 1.12]
-    set key at screen 0.5, screen 0.085 center center vertical maxrows 3 width 1 samplen 2.5 font font.',12'
+    if (crowded) { set xtics rotate by 40 right font font.',9' }
+    set key at screen 0.5, screen (crowded ? 0.06 : 0.085) center center vertical maxrows 3 width 1 samplen 2.5 font font.',12'
     plot csv using (at($0)):(given(drivers, top(0) / scale)):xtic(tick(0)) with boxes fs solid 0.25 border lc rgb grey lc rgb grey \
              title drivers ? 'driver, beyond the ledger' : '', \
          csv using (at($0)):(ledger(0)):xtic(tick(0)) with boxes lc rgb green lw 1.5 fs pattern 5 border lc rgb green \
@@ -59,6 +62,7 @@ do for [format in 'png svg'] {
          csv using (at($0)):(top(0) / scale):(amount(top(0) / scale)) with labels font font.',11' offset 0, 0.7 notitle, \
          csv using (at($0)):(-1e9) with boxes fs pattern 6 border lc rgb black lc rgb black title 'published, no tags'
 
+    set xtics norotate center font font.',13'
     set lmargin at screen 0.70; set rmargin at screen 0.98
     set title "published: Qwen2.5-1.5B bf16,\nRTX 3060, 4,096 tokens" font font.',12'
     set ylabel 'GiB'

@@ -56,7 +56,7 @@ do for [format in 'png svg'] {
         set arrow 2 from leaves, graph 0.98 to leaves, graph 0.88 head filled size screen 0.008,20 lc rgb black
     }
     plot for [i = 1:words(groups)] csv using (pick(word(groups, i), num('batch'))):(given(predictions, num('predicted_tpot_ms'))) \
-             with lines ls 1 title i == 1 ? 'formula: bytes / read ceiling or FLOPs / matrix ceiling' : '', \
+             with lines ls 1 title i == 1 ? 'formula: reading or computing' : '', \
          floor_ms with lines lc rgb black lw 1 dt (2,4) title known(floor_ms) ? 'floor: the smallest batch' : '', \
          for [i = 1:words(groups)] csv using (pick(word(groups, i), num('batch'))):(num('tpot_ms')) \
              with linespoints lc rgb colour(i) lw 2 pt point(i) ps 1.4 title join('measured, median', word(groups, i)), \

@@ -31,14 +31,14 @@ do for [format in 'png svg'] {
     set format xy '%.10g'
     set xrange [leftmost / 2 : rightmost * 4]
     set yrange [lowest / 2.5 : highest * 2.2]
-    set lmargin 12; set rmargin 4; set bmargin 8
+    set lmargin 12; set rmargin 4; set bmargin 9
     set key outside bottom center horizontal maxrows 3 samplen 3 font font.',12'
     set samples 400
     do for [i = 1:count] {
         set arrow i from matrix(i) / read(i), graph 0 to matrix(i) / read(i), matrix(i) nohead lc rgb purple lw 1.5 dt (9,4,2,4)
         if (count == 1) {
             set label 1 sprintf(' balance: %s FLOP/byte', short(matrix(1) / read(1))) at matrix(1) / read(1), graph 0.04 left font font.',12'
-            set label 2 sprintf('matrix ceiling %s TFLOP/s', short(matrix(1))) at graph 0.985, first matrix(1) * 1.18 right font font.',12'
+            set label 2 sprintf('matrix ceiling %s TFLOP/s', short(matrix(1))) at graph 0.985, first matrix(1) right offset 0, 0.7 font font.',12'
             set label 3 sprintf('read ceiling %s GB/s', short(read(1) * 1e3)) at leftmost / 1.8, smaller(read(1) * leftmost * 6, matrix(1) * 0.9) left font font.',12'
         }
     }
@@ -49,7 +49,7 @@ do for [format in 'png svg'] {
          for [i = 1:words(all)] csv using (of_phase('decode', word(all, i), num('intensity_flop_per_byte'))):(num('tflops')) \
              with linespoints lc rgb blue lw 1 dt (2,4) pt point(i) - 1 ps 1.7 title said(i, 'decode, one step'), \
          csv using (num('intensity_flop_per_byte')):(num('tflops')):(name_of(0)) with labels left offset 0.9, -0.5 font font.',11' notitle, \
-         same && x > leftmost ? (x < published_matrix / published_read ? published_read * x : published_matrix) : 1e-9 \
+         same ? (x < published_matrix / published_read ? published_read * x : published_matrix) : 1e-9 \
              with lines lc rgb green lw 1 dt (2,4) notitle, \
          published using (num('tflops') / num('gbps') * 1e3):(same ? num('tflops') : 1e-9) with points ls 5 \
              title same ? 'published: Qwen2.5-1.5B bf16, RTX 3060' : ''
