@@ -204,8 +204,8 @@ static enum status record(const struct bench *bench, struct results *results, co
     results_set_real(results, "tokens_per_s_per_request", 1e3 / tpot);
     results_set_int(results, "kv_bytes", (int64_t)point->kv_bytes);
     results_set_int(results, "peak_ledger_bytes", (int64_t)point->peak_ledger);
-    results_set_real(results, "percent_of_matrix_ceiling", 100.0 * computing / (tpot / 1e3));
-    results_set_real(results, "percent_of_read_ceiling", 100.0 * reading / (tpot / 1e3));
+    results_set_ceiling_percent(results, "percent_of_matrix_ceiling", 100.0 * computing / (tpot / 1e3));
+    results_set_ceiling_percent(results, "percent_of_read_ceiling", 100.0 * reading / (tpot / 1e3));
     results_set_int(results, "n", (int64_t)n);
     results_set_int(results, "steps", (int64_t)steps);
     results_set_real(results, "predicted_tpot_ms", 1e3 * fmax(reading, computing));

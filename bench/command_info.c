@@ -2,6 +2,7 @@
 #include "bench/commands.h"
 #include "bench/harness/option_table.h"
 #include "bench/harness/session.h"
+#include "engine/bytes.h"
 
 #include <inttypes.h>
 #include <stdio.h>

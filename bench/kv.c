@@ -90,20 +90,6 @@ static enum status measure_all(struct bench *bench, struct results *results, con
     return status;
 }
 
-/* Tensors and ledger must give the formula to the byte in every row. */
-static enum status check(const struct results *results, struct error *error)
-{
-    for (size_t row = 0; row < results_rows(results); row++) {
-        double formula = results_real(results, row, "kv_formula_bytes");
-        if (results_real(results, row, "kv_tensor_bytes") != formula ||
-            results_real(results, row, "kv_ledger_bytes") != formula)
-            return error_set(error, STATUS_CHECK_FAILED,
-                             "kv: at %s prompt tokens the cache's tensors or the ledger differ from the formula",
-                             results_text(results, row, "prompt_tokens"));
-    }
-    return STATUS_OK;
-}
-
 static enum status run(struct bench *bench, struct error *error)
 {
     struct results *results;
@@ -120,7 +106,7 @@ static enum status run(struct bench *bench, struct error *error)
     }
     if (measure_all(bench, results, contexts, error) != STATUS_OK)
         return error->status;
-    return check(results, error);
+    return prefilled_check_rows(results, "prompt_tokens", error);
 }
 
 const struct experiment kv_experiment = {

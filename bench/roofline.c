@@ -188,9 +188,9 @@ static enum status record(const struct roofline *roofline, struct results *resul
     snprintf(checksum, sizeof checksum, "%016" PRIx64, point->checksum);
     predict(roofline, results, point);
     results_set_real(results, "tflops", work.flops / ms / 1e9);
-    results_set_real(results, "percent_of_matrix_ceiling", 1e5 * work.flops / ms / roofline->matrix_ceiling);
+    results_set_ceiling_percent(results, "percent_of_matrix_ceiling", 1e5 * work.flops / ms / roofline->matrix_ceiling);
     results_set_real(results, "gbps", work.bytes / ms / 1e6);
-    results_set_real(results, "percent_of_read_ceiling", 1e5 * work.bytes / ms / roofline->read_ceiling);
+    results_set_ceiling_percent(results, "percent_of_read_ceiling", 1e5 * work.bytes / ms / roofline->read_ceiling);
     results_set_text(results, "bound", work.flops / work.bytes > balance ? "compute" : "memory");
     results_set_int(results, "n", (int64_t)n);
     results_set_real(results, "ms_p50", ms);

@@ -79,8 +79,8 @@ static enum status measure_all(struct bench *bench, struct results *results, con
     double work = 0.0;
     for (size_t i = 0; i < contexts->count; i++)
         work += prefill_work(bench, contexts->values[i]);
-    progress_start(bench, work);
     enum status status = prefilled_warm_up(bench, &model, contexts, error);
+    progress_start(bench, work);
     for (size_t i = 0; i < contexts->count && status == STATUS_OK; i++) {
         int64_t context = contexts->values[i];
         progress_step(bench, prefill_work(bench, context), "prefill of %" PRId64 " tokens", context);
@@ -147,6 +147,8 @@ static enum status fit_all(struct bench *bench, const struct results *results, s
 {
     struct results *fit;
     bool deviates = false;
+    if (prefilled_check_rows(results, "context", error) != STATUS_OK)
+        return error->status;
     if (results_rows(results) < 2)
         return STATUS_OK; /* one context has no slope */
     if (results_open(&fit, bench, &tables[FIT], error) != STATUS_OK ||

@@ -4,8 +4,10 @@
    the read bandwidth of the machine, measured beside it; per context token it rises by batch * KV bytes per token /
    bandwidth. Measured: decode steps at every context in turn, over and over, so that drift hits all contexts alike. */
 #include "bench/harness/timed_batch.h"
+#include "engine/work.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +25,9 @@ static const struct column columns[] = {
     {"weight_bytes", COLUMN_INT, 0, false,
      "Source formula: bytes of weights that a step must read, once for the whole batch."},
     {"kv_bytes", COLUMN_INT, 0, false,
-     "Source formula: bytes of K and V that a step must read: batch * context * per token."},
+     "Source formula: bytes of K and V that a step must read: batch * context * per token, of a windowed layer its "
+     "window "
+     "only."},
     {"predicted_ms", COLUMN_REAL, 4, false,
      "(weight_bytes + kv_bytes) / read ceiling measured beside this batch size."},
     {"effective_gbps", COLUMN_REAL, 2, false, "(weight_bytes + kv_bytes) / tpot_ms_p50, in 10^9 bytes per second."},
@@ -38,13 +42,15 @@ static const struct column fit_columns[] = {
      "Rise of a step's time per token of context: median over repetitions of each repetition's Theil-Sen slope."},
     {"ci95_low", COLUMN_REAL, 3, false, "Lower end of its 95 % interval, ns per token."},
     {"ci95_high", COLUMN_REAL, 3, false, "Upper end of its 95 % interval, ns per token."},
-    {"predicted_ns_per_token", COLUMN_REAL, 3, false, "batch * KV bytes per token / read ceiling."},
+    {"predicted_ns_per_token", COLUMN_REAL, 3, false,
+     "Slope of kv_bytes over context / read ceiling: batch * KV bytes per token / ceiling where no layer is windowed."},
     {"resolved", COLUMN_TEXT, 0, false, "yes if the interval is clear of zero, else no: not resolved from noise."},
     {"intercept_ms", COLUMN_REAL, 4, false, "What the line gives at context 0: the weights and all that is fixed."},
     {"residual_max_ms", COLUMN_REAL, 4, false, "Largest distance of a context's median from the line."},
     {"read_ceiling_gbps", COLUMN_REAL, 2, false, "Read bandwidth measured around this batch size's steps (best)."},
     {"interval_from", COLUMN_TEXT, 0, false,
-     "repetitions: spread of the repetitions' slopes; rows: residuals of the medians (rows kept by --resume)."},
+     "repetitions: order statistics of the repetitions' slopes; rows: residuals of the medians (rows kept by "
+     "--resume)."},
 };
 enum { MAIN, FIT };
 static const struct table tables[] = {
@@ -66,10 +72,16 @@ struct group {
     double read_ceiling; /* bytes per second */
 };
 
+/* The last of `context` positions, in each of `batch` sequences, sees all of them, or its layer's window. */
+static uint64_t kv_read_bytes(const struct bench *bench, int64_t context, int64_t batch)
+{
+    struct pass_shape step = {.sequences = batch, .start = context - 1, .count = 1, .logits = 1};
+    return work_kv_read_bytes(&bench->config, bench->kv_dtype, &step);
+}
+
 static uint64_t read_bytes(const struct bench *bench, int64_t context, int64_t batch)
 {
-    return formula_weight_read_bytes(&bench->config, bench->dtype, batch) +
-           formula_kv_bytes(&bench->config, bench->kv_dtype, context * batch);
+    return formula_weight_read_bytes(&bench->config, bench->dtype, batch) + kv_read_bytes(bench, context, batch);
 }
 
 static void predict(const struct bench *bench, struct results *results, int64_t context, int64_t batch)
@@ -77,15 +89,15 @@ static void predict(const struct bench *bench, struct results *results, int64_t 
     results_set_int(results, "context", context);
     results_set_int(results, "batch", batch);
     results_set_int(results, "weight_bytes", (int64_t)formula_weight_read_bytes(&bench->config, bench->dtype, batch));
-    results_set_int(results, "kv_bytes", (int64_t)formula_kv_bytes(&bench->config, bench->kv_dtype, context * batch));
+    results_set_int(results, "kv_bytes", (int64_t)kv_read_bytes(bench, context, batch));
 }
 
 /* ---- a batch size's memory ---- */
 
 /* Tokens that a sequence must have room for: the longest context and the steps after it. */
-static int room(const struct int_list *contexts)
+static int64_t room(const struct int_list *contexts)
 {
-    return (int)int_list_max(contexts) + WARM_STEPS + STEPS_PER_VISIT;
+    return int_list_max(contexts) + STEPS_PER_VISIT;
 }
 
 static enum status group_init(struct group *group, struct error *error)
@@ -97,7 +109,7 @@ static enum status group_init(struct group *group, struct error *error)
     group->checksums = calloc(contexts, sizeof *group->checksums);
     if (!group->chosen || !group->samples || !group->visits || !group->checksums)
         return error_set(error, STATUS_DEVICE, "tpot: out of host memory");
-    int tokens = room(group->contexts);
+    int tokens = (int)room(group->contexts);
     if (timed_batch_init(&group->sequences, group->bench, group->model, group->batch, tokens, error) != STATUS_OK)
         return error->status;
     return timed_batch_prefill(&group->sequences, tokens, error);
@@ -119,9 +131,10 @@ static enum status visit(struct group *group, size_t at, double *ms, struct erro
 {
     double warm_ms;
     struct timed_batch *sequences = &group->sequences;
-    if (timed_batch_rewind(sequences, (int)group->contexts->values[at], error) != STATUS_OK)
+    int context = (int)group->contexts->values[at], before = context > WARM_STEPS ? context - WARM_STEPS : 0;
+    if (timed_batch_rewind(sequences, before, error) != STATUS_OK)
         return error->status;
-    for (int i = 0; i < WARM_STEPS; i++)
+    for (int i = before; i < context; i++)
         if (timed_batch_pass(sequences, group->batch, 1, &warm_ms, error) != STATUS_OK)
             return error->status;
     for (int i = 0; i < STEPS_PER_VISIT; i++) {
@@ -196,7 +209,8 @@ static enum status write_rows(const struct group *group, struct results *results
         results_set_int(results, "n", (int64_t)n);
         results_set_real(results, "predicted_ms", bytes / group->read_ceiling * 1e3);
         results_set_real(results, "effective_gbps", bytes / p50 / 1e6);
-        results_set_real(results, "percent_of_read_ceiling", 100.0 * bytes / (p50 / 1e3) / group->read_ceiling);
+        results_set_ceiling_percent(results, "percent_of_read_ceiling",
+                                    100.0 * bytes / (p50 / 1e3) / group->read_ceiling);
         results_set_text(results, "tokens_checksum", checksum);
         if (results_end_row(results, error) != STATUS_OK)
             return error->status;
@@ -204,10 +218,9 @@ static enum status write_rows(const struct group *group, struct results *results
     return STATUS_OK;
 }
 
-static enum status write_fit(const struct bench *bench, struct results *fit, int batch, const struct stats_line *line,
+static enum status write_fit(struct results *fit, int batch, const struct stats_line *line, double kv_bytes_per_token,
                              double read_ceiling, const char *interval_from, struct error *error)
 {
-    double per_token = (double)formula_kv_bytes_per_token(&bench->config, bench->kv_dtype);
     bool resolved = line->interval_known && (line->slope_low > 0.0 || line->slope_high < 0.0);
     results_set_int(fit, "batch", batch);
     results_set_real(fit, "slope_ns_per_token", line->slope * 1e6);
@@ -215,7 +228,7 @@ static enum status write_fit(const struct bench *bench, struct results *fit, int
         results_set_real(fit, "ci95_low", line->slope_low * 1e6);
         results_set_real(fit, "ci95_high", line->slope_high * 1e6);
     }
-    results_set_real(fit, "predicted_ns_per_token", batch * per_token / read_ceiling * 1e9);
+    results_set_real(fit, "predicted_ns_per_token", kv_bytes_per_token / read_ceiling * 1e9);
     results_set_text(fit, "resolved", resolved ? "yes" : "no");
     results_set_real(fit, "intercept_ms", line->intercept);
     results_set_real(fit, "residual_max_ms", line->residual_max);
@@ -229,73 +242,99 @@ static enum status fit_group(const struct group *group, struct results *fit, str
     size_t contexts = group->contexts->count;
     if (contexts < 2)
         return STATUS_OK; /* one context has no slope */
-    double *x = calloc(contexts, sizeof *x);
-    if (x == NULL)
-        return error_set(error, STATUS_DEVICE, "tpot: out of host memory");
-    for (size_t i = 0; i < contexts; i++)
+    double *x = calloc(contexts, sizeof *x), *kv = calloc(contexts, sizeof *kv);
+    enum status status = STATUS_OK;
+    if (x == NULL || kv == NULL)
+        status = error_set(error, STATUS_DEVICE, "tpot: out of host memory");
+    for (size_t i = 0; status == STATUS_OK && i < contexts; i++) {
         x[i] = (double)group->contexts->values[i];
-    struct stats_line line = stats_fit_repeated(x, group->visits, contexts, (size_t)group->reps);
+        kv[i] = (double)kv_read_bytes(group->bench, group->contexts->values[i], group->batch);
+    }
+    if (status == STATUS_OK) {
+        struct stats_line line = stats_fit_repeated(x, group->visits, contexts, (size_t)group->reps);
+        status = write_fit(fit, group->batch, &line, stats_fit_line(x, kv, contexts).slope, group->read_ceiling,
+                           "repetitions", error);
+    }
     free(x);
-    return write_fit(group->bench, fit, group->batch, &line, group->read_ceiling, "repetitions", error);
+    free(kv);
+    return status;
+}
+
+/* Relative work of filling the caches, for the time left; a repetition counts 1. */
+static double fill_weight(int reps)
+{
+    return 0.25 * reps;
 }
 
 /* The ceiling is measured right before and right after what is held against it; the better one counts. */
-static enum status measure(struct group *group, struct results *results, struct results *fit, struct error *error)
+static enum status measure(struct group *group, struct results *results, struct error *error)
 {
     double before, after;
+    progress_step(group->bench, fill_weight(group->reps), "batch %d, filling the caches", group->batch);
     if (bench_read_ceiling(group->bench, &before, error) != STATUS_OK || group_init(group, error) != STATUS_OK ||
         repeat(group, error) != STATUS_OK || bench_read_ceiling(group->bench, &after, error) != STATUS_OK)
         return error->status;
     group->read_ceiling = fmax(before, after) * 1e9;
-    if (write_rows(group, results, error) != STATUS_OK)
-        return error->status;
-    return fit_group(group, fit, error);
+    return write_rows(group, results, error);
 }
 
 /* ---- the experiment ---- */
 
-/* Are all rows of this batch size there already (--resume)? */
-static bool measured(const struct results *results, const struct int_list *contexts, int64_t batch)
+/* The contexts of this batch size that have no row yet (--resume keeps rows). values: room for all of them. */
+static struct int_list missing(const struct results *results, const struct int_list *contexts, int64_t batch,
+                               int64_t *values)
 {
+    struct int_list list = {.values = values};
     for (size_t i = 0; i < contexts->count; i++)
         if (!results_has(results, (struct key[]){{"context", contexts->values[i]}, {"batch", batch}}, 2))
-            return false;
-    return true;
+            values[list.count++] = contexts->values[i];
+    return list;
 }
 
-/* The fit of a batch size whose rows --resume kept: through their medians, since the samples are gone. */
-static enum status fit_kept(const struct bench *bench, const struct results *results, struct results *fit,
-                            int64_t batch, struct error *error)
+/* The fit of a batch size some of whose rows --resume kept: through the medians, since the samples are gone. */
+static enum status fit_rows(const struct results *results, struct results *fit, int64_t batch, struct error *error)
 {
     size_t rows = results_rows(results), n = 0;
-    double *x = calloc(rows, sizeof *x), *y = calloc(rows, sizeof *y), ceiling = NAN;
+    double *x = calloc(rows, sizeof *x), *y = calloc(rows, sizeof *y), *kv = calloc(rows, sizeof *kv), ceiling = NAN;
     enum status status = STATUS_OK;
-    if (x == NULL || y == NULL)
+    if (x == NULL || y == NULL || kv == NULL)
         status = error_set(error, STATUS_DEVICE, "tpot: out of host memory");
     for (size_t row = 0; status == STATUS_OK && row < rows; row++)
         if (results_real(results, row, "batch") == (double)batch) {
             x[n] = results_real(results, row, "context");
-            y[n++] = results_real(results, row, "tpot_ms_p50");
-            ceiling = (results_real(results, row, "weight_bytes") + results_real(results, row, "kv_bytes")) /
-                      results_real(results, row, "predicted_ms") * 1e3;
+            kv[n] = results_real(results, row, "kv_bytes");
+            y[n] = results_real(results, row, "tpot_ms_p50");
+            ceiling =
+                (results_real(results, row, "weight_bytes") + kv[n]) / results_real(results, row, "predicted_ms") * 1e3;
+            n++;
         }
     if (status == STATUS_OK && n >= 2) {
         struct stats_line line = stats_fit_line(x, y, n);
-        status = write_fit(bench, fit, (int)batch, &line, ceiling, "rows", error);
+        status = write_fit(fit, (int)batch, &line, stats_fit_line(x, kv, n).slope, ceiling, "rows", error);
     }
     free(x);
     free(y);
+    free(kv);
     return status;
 }
 
 static enum status measure_batch(struct bench *bench, struct model *model, struct results *results, struct results *fit,
                                  const struct int_list *contexts, int64_t batch, int reps, struct error *error)
 {
-    if (measured(results, contexts, batch))
-        return fit_kept(bench, results, fit, batch, error);
-    struct group group = {.bench = bench, .model = model, .contexts = contexts, .batch = (int)batch, .reps = reps};
-    enum status status = measure(&group, results, fit, error);
+    int64_t *values = calloc(contexts->count, sizeof *values);
+    if (values == NULL)
+        return error_set(error, STATUS_DEVICE, "tpot: out of host memory");
+    struct int_list left = missing(results, contexts, batch, values);
+    struct group group = {.bench = bench, .model = model, .contexts = &left, .batch = (int)batch, .reps = reps};
+    enum status status = STATUS_OK;
+    if (left.count > 0)
+        status = measure(&group, results, error);
+    else
+        progress_step(bench, reps + fill_weight(reps), "batch %d is there already", (int)batch);
+    if (status == STATUS_OK)
+        status = left.count == contexts->count ? fit_group(&group, fit, error) : fit_rows(results, fit, batch, error);
     group_free(&group);
+    free(values);
     return status;
 }
 
@@ -305,10 +344,6 @@ static enum status measure_all(struct bench *bench, struct results *results, con
     struct results *fit;
     struct model model;
     int64_t most = int_list_max(batches);
-    if (most > FORMULA_MAX_TOKENS / room(contexts))
-        return error_set(error, STATUS_DEVICE,
-                         "tpot: %" PRId64 " sequences of %d tokens are more than %" PRId64 " tokens in all", most,
-                         room(contexts), FORMULA_MAX_TOKENS);
     int reps = bench_reps(bench, 30, 3);
     struct model_limits limits = {.max_rows = most > PREFILL_ROWS_TPOT ? (int)most : PREFILL_ROWS_TPOT,
                                   .max_sequences = (int)most,
@@ -319,7 +354,7 @@ static enum status measure_all(struct bench *bench, struct results *results, con
         bench_open_model(bench, &limits, &need, &model, error) != STATUS_OK)
         return error->status;
     enum status status = STATUS_OK;
-    progress_start(bench, (double)batches->count * reps);
+    progress_start(bench, (double)batches->count * (reps + fill_weight(reps)));
     for (size_t i = 0; i < batches->count && status == STATUS_OK; i++)
         status = measure_batch(bench, &model, results, fit, contexts, batches->values[i], reps, error);
     progress_end(bench);
@@ -332,6 +367,10 @@ static enum status run(struct bench *bench, struct error *error)
     struct results *results;
     const struct int_list *contexts = bench_contexts(bench, "128-8192*2", "16-64*2");
     const struct int_list *batches = bench_batches(bench, "1,8", "1,8");
+    if (room(contexts) > INT_MAX || int_list_max(batches) > FORMULA_MAX_TOKENS / room(contexts))
+        return error_set(error, STATUS_DEVICE,
+                         "tpot: %" PRId64 " sequences of %" PRId64 " tokens are more than %" PRId64 " tokens in all",
+                         int_list_max(batches), room(contexts), FORMULA_MAX_TOKENS);
     if (results_open(&results, bench, &tables[MAIN], error) != STATUS_OK)
         return error->status;
     if (!bench->options.dry_run)

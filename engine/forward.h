@@ -59,8 +59,8 @@ void model_free(struct model *model);
 
 /* One pass over the batch: stores K and V of every new position, advances the sequences, and appends the logits asked
    for to `logits` (may be NULL if none are), sequence by sequence, position by position. Status 2: a token id out of
-   range or more rows than the limits; 3: no room in the cache. In both cases nothing has changed but the cache's room.
- */
+   range or more rows than the limits; 3: no room in the cache. In both cases nothing has changed but the cache's room
+   (and see kv_make_room). */
 enum status model_forward(struct model *model, struct kv_cache *cache, const struct sequence_tokens *batch,
                           int sequences, struct logits *logits, struct error *error);
 

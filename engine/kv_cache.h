@@ -49,7 +49,8 @@ enum status kv_sequence_open(struct kv_cache *cache, int *sequence, struct error
 void kv_sequence_close(struct kv_cache *cache, int sequence);
 
 /* Makes room so that the sequence can hold `tokens` positions; its contents stay. Status 3 when out of blocks or
-   memory: the sequence is then unchanged. */
+   memory: the sequence is then unchanged; only where the device itself refuses memory that the budget would allow,
+   midway through an exact sequence's tensors, is it emptied. */
 enum status kv_make_room(struct kv_cache *cache, int sequence, int tokens, struct error *error);
 /* Positions stored so far; kv_advance() is called by the forward pass once it has stored them. */
 int kv_length(const struct kv_cache *cache, int sequence);

@@ -1,5 +1,7 @@
 #include "engine/ledger.h"
 
+#include "engine/bytes.h"
+
 #include <assert.h>
 #include <inttypes.h>
 #include <stdbool.h>
@@ -28,7 +30,7 @@ struct segment {
 
 struct ledger {
     struct device *device;
-    uint64_t budget;
+    uint64_t budget, device_free; /* device_free: when the ledger was opened */
     struct segment *segments;
     struct ledger_counts counts;
     struct ledger_refusal refusal;
@@ -54,17 +56,16 @@ const char *ledger_tag_name(enum ledger_tag tag)
 enum status ledger_open(struct ledger **out, struct device *device, uint64_t budget_bytes, struct error *error)
 {
     *out = NULL;
-    if (budget_bytes == 0) {
-        struct device_memory memory;
-        if (device->ops->memory(device, &memory, error) != STATUS_OK)
-            return error->status;
-        budget_bytes = memory.free_bytes;
-    }
+    struct device_memory memory;
+    enum status status = device->ops->memory(device, &memory, error);
+    if (status != STATUS_OK)
+        return status;
     struct ledger *ledger = calloc(1, sizeof *ledger);
     if (ledger == NULL)
         return error_set(error, STATUS_DEVICE, "ledger: out of host memory");
     ledger->device = device;
-    ledger->budget = budget_bytes;
+    ledger->device_free = memory.free_bytes;
+    ledger->budget = budget_bytes ? budget_bytes : memory.free_bytes;
     *out = ledger;
     return STATUS_OK;
 }
@@ -131,13 +132,6 @@ static void note_refusal(struct ledger *ledger, enum ledger_tag tag, uint64_t by
     memcpy(ledger->refusal.live, counts->live, sizeof counts->live);
 }
 
-/* "3087.4 MB (2944.4 MiB)" */
-static const char *bytes_text(char *text, size_t size, uint64_t bytes)
-{
-    snprintf(text, size, "%.1f MB (%.1f MiB)", (double)bytes / 1e6, (double)bytes / (1 << 20));
-    return text;
-}
-
 static enum status over_budget(struct ledger *ledger, enum ledger_tag tag, uint64_t bytes, const char *what,
                                struct error *error)
 {
@@ -162,7 +156,8 @@ static enum status over_budget(struct ledger *ledger, enum ledger_tag tag, uint6
 enum status ledger_check_plan(const struct ledger *ledger, const char *what, struct error *error)
 {
     uint64_t needed = planned_total(ledger, LEDGER_OTHER, 0);
-    if (needed <= ledger->budget)
+    uint64_t there = ledger->budget < ledger->device_free ? ledger->budget : ledger->device_free;
+    if (needed <= there)
         return STATUS_OK;
     char shares[256] = "", lacking[64];
     size_t used = 0;
@@ -175,8 +170,7 @@ enum status ledger_check_plan(const struct ledger *ledger, const char *what, str
     return error_set(error, STATUS_DEVICE,
                      "%s does not fit: it needs %" PRIu64 " bytes (%s), there are %" PRIu64 ", %" PRIu64
                      " bytes = %s are lacking",
-                     what, needed, shares, ledger->budget, needed - ledger->budget,
-                     bytes_text(lacking, sizeof lacking, needed - ledger->budget));
+                     what, needed, shares, there, needed - there, bytes_text(lacking, sizeof lacking, needed - there));
 }
 
 /* ---- segments and pieces ---- */

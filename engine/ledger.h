@@ -56,7 +56,8 @@ void ledger_release(struct ledger *ledger, const void *memory);
 
 /* What the run as a whole means to hold under a tag, so that running out can say how much everything lacks. */
 void ledger_plan(struct ledger *ledger, enum ledger_tag tag, uint64_t bytes);
-/* Checks the declared plan before anything is allocated: status 3 with needed, available and missing bytes. */
+/* Checks the declared plan before anything is allocated, against the budget and what the device had free when the
+   ledger was opened (a larger budget does not make memory): status 3 with needed, available and missing bytes. */
 enum status ledger_check_plan(const struct ledger *ledger, const char *what, struct error *error);
 
 #endif

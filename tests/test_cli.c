@@ -551,7 +551,7 @@ static void other_formats(void **state)
     free(csv);
     outcome_free(&outcome);
     outcome = finish(start("run kv --model @tiny --contexts 16 --format md --out @out", out_file));
-    assert_non_null(strstr(outcome.stdout_text, "| 4,096 "));
+    assert_non_null(strstr(outcome.stdout_text, "| 4096 "));
     assert_non_null(strstr(outcome.stdout_text, "|---"));
     outcome_free(&outcome);
 }

@@ -16,8 +16,8 @@ struct meta {
 };
 
 /* The settings that rows must share to stand in one table. */
-static const char *const settings[] = {"kvlab", "model",       "weights", "dtype",  "kv_dtype",
-                                       "seed",  "device_kind", "device",  "threads"};
+static const char *const settings[] = {"kvlab",       "model",  "weights", "dtype", "kv_dtype", "seed",
+                                       "device_kind", "device", "threads", "quick", "reps",     "budget"};
 
 static void set(json_t *object, const char *key, json_t *value)
 {
@@ -144,6 +144,8 @@ enum status meta_open(struct bench *bench, struct error *error)
     /* A seed may need 64 bits without a sign, which JSON integers here do not have. */
     set(facts, "seed", json_sprintf("%llu", (unsigned long long)bench->options.seed));
     set(facts, "quick", json_boolean(bench->options.quick));
+    set(facts, "reps", json_integer(bench->options.reps));                       /* 0: the experiment's own */
+    set(facts, "budget", json_integer((json_int_t)bench->options.budget_bytes)); /* 0: what the device has free */
     add_machine(facts);
     if (bench->device)
         add_device(facts, bench);
@@ -191,6 +193,8 @@ static const char *shown(const json_t *value, char *text, size_t size)
 {
     if (json_is_string(value))
         return json_string_value(value);
+    if (json_is_boolean(value))
+        return json_is_true(value) ? "true" : "false";
     if (!json_is_integer(value))
         return "not given";
     snprintf(text, size, "%lld", (long long)json_integer_value(value));

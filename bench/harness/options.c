@@ -5,6 +5,8 @@
 
 static const char *const format_choices[] = {"table", "csv", "json", "md", NULL}; /* as enum output_format */
 
+static const char *const graphs_choices[] = {"on", "off", NULL}; /* as graphs_off */
+
 #define FIELD(field) .offset = offsetof(struct options, field)
 #define GIVEN(field) .has_given = true, .given_offset = offsetof(struct options, field)
 
@@ -26,6 +28,8 @@ static const struct option_row rows[] = {
     {"reps", "N", OPTION_INT, FIELD(reps), .minimum = 1, .maximum = 1000000, .help = "repetitions of each measurement"},
     {"threads", "N", OPTION_INT, FIELD(threads), .minimum = 0, .maximum = 4096,
      .help = "CPU threads; 0, the default, takes all that there are"},
+    {"graphs", "WHEN", OPTION_CHOICE, FIELD(graphs_off), .choices = graphs_choices,
+     .help = "on (the default): decode steps are recorded and replayed where the device can; off: launched one by one"},
     {"seed", "N", OPTION_SEED, FIELD(seed), .help = "of synthetic weights and tokens; 1 unless given"},
     {"budget", "BYTES", OPTION_BYTES, FIELD(budget_bytes),
      .help = "behave as a card with this much memory: 12490457088, 12GB or 12GiB"},

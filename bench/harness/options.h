@@ -34,6 +34,7 @@ struct options {
     struct int_list new_tokens; /* --new-tokens (cache) */
     int reps;                   /* --reps     0: the experiment's default */
     int threads;                /* --threads  0: all */
+    int graphs_off;             /* --graphs   0 on, 1 off */
     uint64_t seed;              /* --seed     1 unless given */
     uint64_t budget_bytes;      /* --budget 0: what the device has free */
     const char *out;            /* --out      results folder, "results" unless given */

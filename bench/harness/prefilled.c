@@ -84,3 +84,16 @@ void prefilled_free(struct prefilled *prefilled, struct model *model)
     kv_close(prefilled->cache);
     *prefilled = (struct prefilled){0};
 }
+
+enum status prefilled_check_rows(const struct results *results, const char *key, struct error *error)
+{
+    for (size_t row = 0; row < results_rows(results); row++) {
+        double formula = results_real(results, row, "kv_formula_bytes");
+        if (results_real(results, row, "kv_tensor_bytes") != formula ||
+            results_real(results, row, "kv_ledger_bytes") != formula)
+            return error_set(error, STATUS_CHECK_FAILED,
+                             "at %s %s the cache's tensors or the ledger differ from the formula", key,
+                             results_text(results, row, key));
+    }
+    return STATUS_OK;
+}

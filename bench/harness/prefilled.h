@@ -31,6 +31,10 @@ uint64_t prefilled_kv_bytes(const struct bench *bench, int64_t context);
 enum status prefilled_warm_up(struct bench *bench, struct model *model, const struct int_list *contexts,
                               struct error *error);
 
+/* Tensors and ledger must give the formula to the byte in every row (columns kv_formula_bytes, kv_tensor_bytes,
+   kv_ledger_bytes); status 1 names the first row that does not, by its column `key`. */
+enum status prefilled_check_rows(const struct results *results, const char *key, struct error *error);
+
 /* Prefills `context` seeded tokens into a new exact cache. Free with prefilled_free(), also after an error. */
 enum status prefilled_init(struct prefilled *prefilled, struct bench *bench, struct model *model, int context,
                            enum logits_positions positions, struct error *error);

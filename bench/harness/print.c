@@ -1,5 +1,6 @@
 /* A table on stdout: aligned for people, or CSV, Markdown and JSON for programs. */
 #include "bench/harness/output.h"
+#include "engine/bytes.h"
 
 #include <ctype.h>
 #include <jansson.h>
@@ -132,6 +133,28 @@ static size_t lay_out(const struct results *results, struct layout *layouts)
     return count;
 }
 
+static bool is_bytes(const struct column *column)
+{
+    size_t length = strlen(column->name), suffix = strlen("_bytes");
+    return column->kind == COLUMN_INT && length > suffix && strcmp(column->name + length - suffix, "_bytes") == 0;
+}
+
+/* The last row's bytes once more, as MiB and MB. */
+static void print_byte_units(const struct results *results)
+{
+    const char *before = "in the last row: ";
+    for (size_t i = 0; i < results->column_count; i++) {
+        const char *cell = results->rows[results->row_count - 1][i];
+        char text[64];
+        if (!is_bytes(results->columns[i]) || !cell || cell[0] == '-')
+            continue;
+        printf("%s%s %s", before, results->columns[i]->name, bytes_text(text, sizeof text, strtoull(cell, NULL, 10)));
+        before = ", ";
+    }
+    if (before[0] == ',')
+        putchar('\n');
+}
+
 static void print_aligned(const struct results *results)
 {
     struct layout *layouts = calloc(results->column_count, sizeof *layouts);
@@ -162,6 +185,7 @@ static void print_aligned(const struct results *results)
         print_line(line, &text);
     }
     free(layouts);
+    print_byte_units(results);
 }
 
 /* ---- for programs ----------------------------------------------------------------------------------------------- */
@@ -202,10 +226,9 @@ static void print_markdown(const struct results *results)
     printf("|\n");
     for (size_t row = 0; row < results->row_count; row++) {
         for (size_t i = 0; i < results->column_count; i++) {
-            char text[MAX_CELL];
-            cell_text(results, row, i, text);
+            const char *cell = results->rows[row][i];
             printf("| ");
-            for (const char *c = text; *c; c++)
+            for (const char *c = cell ? cell : ""; *c; c++)
                 printf(*c == '|' ? "\\%c" : "%c", *c);
             printf(" ");
         }

@@ -220,6 +220,17 @@ void results_set_real(struct results *results, const char *column, double value)
     set_cell(results, index, text);
 }
 
+void results_set_ceiling_percent(struct results *results, const char *column, double percent)
+{
+    results_set_real(results, column, percent);
+    if (percent <= 100.0)
+        return;
+    output_note(results->bench,
+                "%s: %s is over 100: the ceiling was measured too low, as on a busy machine; measure again",
+                results->name, column);
+    meta_text(results->bench, "wrong_ceiling", column);
+}
+
 void results_set_missing(struct results *results, const char *column, const char *reason)
 {
     set_cell(results, column_index(results, column), NULL);

@@ -45,6 +45,9 @@ enum status results_close(struct results *results, bool complete, struct error *
 void results_set_text(struct results *results, const char *column, const char *value);
 void results_set_int(struct results *results, const char *column, int64_t value);
 void results_set_real(struct results *results, const char *column, double value);
+/* A share of a measured ceiling. Over 100 % the ceiling is wrong, not the share better: said on stderr and in the meta.
+ */
+void results_set_ceiling_percent(struct results *results, const char *column, double percent);
 void results_set_missing(struct results *results, const char *column, const char *reason); /* said once per reason */
 enum status results_end_row(struct results *results, struct error *error);
 

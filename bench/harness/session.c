@@ -24,9 +24,10 @@ enum status session_find_model(struct bench *bench, const char *model, struct er
 enum status session_open_device(struct bench *bench, struct error *error)
 {
     enum status status = device_open(bench->options.device, bench->options.threads, &bench->device, error);
-    if (!status)
-        status = ledger_open(&bench->ledger, bench->device, bench->options.budget_bytes, error);
-    return status;
+    if (status)
+        return status;
+    bench->device->graphs = !bench->options.graphs_off;
+    return ledger_open(&bench->ledger, bench->device, bench->options.budget_bytes, error);
 }
 
 void session_close_device(struct bench *bench)
@@ -54,18 +55,4 @@ int session_flush_stdout(int exit_status)
     struct error error;
     error_set(&error, STATUS_INPUT, "stdout: cannot write: %s", strerror(errno));
     return exit_status ? exit_status : session_fail(&error);
-}
-
-const char *bytes_text(char *text, size_t size, uint64_t bytes)
-{
-    static const char *const binary[] = {"KiB", "MiB", "GiB", "TiB"}, *const decimal[] = {"kB", "MB", "GB", "TB"};
-    double b = (double)bytes / 1024, d = (double)bytes / 1000;
-    int unit = 0;
-    while (unit < 3 && b >= 1024) {
-        unit++;
-        b /= 1024;
-        d /= 1000;
-    }
-    snprintf(text, size, "%.1f %s (%.1f %s)", b, binary[unit], d, decimal[unit]);
-    return text;
 }

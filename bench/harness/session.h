@@ -17,9 +17,6 @@ int session_fail(const struct error *error);
 /* Status 2 where stdout did not take all that was printed (a full disk, say). */
 int session_flush_stdout(int exit_status);
 
-/* "224.0 MiB (234.9 MB)", in the unit that fits */
-const char *bytes_text(char *text, size_t size, uint64_t bytes);
-
 /* ---- signals.c */
 void signals_install(void);
 /* After a clean end of an interrupted run: dies of the signal that came, so that a shell or make sees it. Returns
