@@ -19,8 +19,8 @@ endif
 .DEFAULT_GOAL := all
 
 EXPERIMENTS := $(basename $(notdir $(wildcard bench/*.md)))
-SOURCES     := $(wildcard kernels/*.c kernels/cpu/*.c engine/*.c bench/*.c bench/harness/*.c)
-HEADERS     := $(wildcard kernels/*.h kernels/cpu/*.h engine/*.h bench/*.h bench/harness/*.h tests/*.h)
+SOURCES     := $(wildcard kernels/*.c kernels/cpu/*.c engine/*.c engine/*/*.c bench/*.c bench/harness/*.c)
+HEADERS     := $(wildcard kernels/*.h kernels/cpu/*.h engine/*.h engine/*/*.h bench/*.h bench/harness/*.h tests/*.h)
 TESTS       := $(sort $(basename $(notdir $(wildcard tests/test_$(TEST).c $(if $(CROSS),,tests/test_$(TEST).cpp)))))
 STANDIN     := $(wildcard tests/standin/*.cpp) # the device for machines without a GPU
 FORMATTED    = $(SOURCES) $(HEADERS) $(wildcard tests/*.c tests/*.cpp tests/standin/*.[ch]* tests/standin/include/*.h)

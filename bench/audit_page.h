@@ -3,7 +3,7 @@
 #define KVLAB_BENCH_AUDIT_PAGE_H
 
 #include "bench/harness/output.h"
-#include "engine/audit.h"
+#include "engine/claims/audit.h"
 
 /* Counts by verdict of the rows, whose verdict stands in the column "verdict". */
 void audit_counts(const struct results *results, size_t counts[AUDIT_VERDICTS]);

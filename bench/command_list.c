@@ -1,6 +1,6 @@
 #include "bench/commands.h"
 #include "bench/harness/session.h"
-#include "engine/shape.h"
+#include "engine/plan/shape.h"
 
 #include <inttypes.h>
 #include <stdio.h>

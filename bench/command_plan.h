@@ -2,7 +2,7 @@
 #ifndef KVLAB_BENCH_COMMAND_PLAN_H
 #define KVLAB_BENCH_COMMAND_PLAN_H
 
-#include "engine/plan.h"
+#include "engine/plan/plan.h"
 
 enum { WAYS_MAX = 16 };
 

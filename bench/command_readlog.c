@@ -2,7 +2,7 @@
 #include "bench/commands.h"
 #include "bench/harness/session.h"
 #include "bench/report.h"
-#include "engine/readlog.h"
+#include "engine/claims/readlog.h"
 
 #include <inttypes.h>
 #include <math.h>

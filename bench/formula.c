@@ -4,7 +4,7 @@
    (Ainslie et al. 2023) divides what multi-head attention would take by the group size. Layers with windows, latent
    vectors, states or shared caches count by their own rules (engine/shape.h). */
 #include "bench/harness/bench.h"
-#include "engine/shape.h"
+#include "engine/plan/shape.h"
 
 #include <stdio.h>
 

@@ -1,6 +1,6 @@
 /* Published numbers, recomputed: each claim of the lessons against a verdict worked out by hand, claims made wrong in
    ways that are known, and what cannot be read. */
-#include "engine/audit.h"
+#include "engine/claims/audit.h"
 #include "tests/command.h"
 
 #include <jansson.h>

@@ -1,5 +1,5 @@
 /* data/cards: every file reads, says where its numbers are from, and the one that the lessons used is exact. */
-#include "engine/card.h"
+#include "engine/plan/card.h"
 #include "engine/config.h"
 
 #include <setjmp.h>

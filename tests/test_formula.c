@@ -1,6 +1,6 @@
 /* formula.h against numbers worked by hand and counts published with the models. */
 #include "engine/formula.h"
-#include "engine/shape.h"
+#include "engine/plan/shape.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* engine/plan.h and `kvlab plan`: every engine's rule against numbers worked by hand, the largest that fits, refusals,
    and what the command prints. */
-#include "engine/plan.h"
+#include "engine/plan/plan.h"
 
 #include <jansson.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* Other engines' reports: real lines of each format against what the formula gives, lines that are off for a known
    reason, and logs that are no logs at all. */
-#include "engine/readlog.h"
+#include "engine/claims/readlog.h"
 #include "tests/command.h"
 
 #include <math.h>

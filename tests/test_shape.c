@@ -1,6 +1,6 @@
 /* engine/shape.h: parameters of every model that ships against the published counts, what layers keep against numbers
    worked by hand, and that what is not understood is refused by name. */
-#include "engine/shape.h"
+#include "engine/plan/shape.h"
 
 #include <jansson.h>
 #include <setjmp.h>
