@@ -241,7 +241,7 @@ static enum status record(const struct group *group, struct results *results, co
         results_set_real(results, "tpot_ms_p10", stats_quantile(variant->ms, n, 0.1));
         results_set_real(results, "tpot_ms_p90", stats_quantile(variant->ms, n, 0.9));
     }
-    results_set_real(results, "percent_of_read_ceiling", 1e5 * bytes / p50 / group->read_ceiling);
+    results_set_ceiling_percent(results, "percent_of_read_ceiling", 1e5 * bytes / p50 / group->read_ceiling);
     results_set_int(results, "n", (int64_t)n);
     results_set_real(results, "predicted_ms", bytes / group->read_ceiling * 1e3);
     results_set_real(results, "read_ceiling_gbps", group->read_ceiling / 1e9);
