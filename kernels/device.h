@@ -72,9 +72,9 @@ struct device_kv {
 struct attention_args {
     const struct device_batch *batch;
     struct device_kv kv;
-    const float *q;                /* [rows][heads][head_dim] f32, rotated */
-    void *out;                     /* [rows][heads][head_dim] working type */
-    enum dtype out_dtype;          /* the working type */
+    const float *q;       /* [rows][heads][head_dim] f32, rotated */
+    void *out;            /* [rows][heads][head_dim] working type */
+    enum dtype out_dtype; /* the working type; bf16 over a bf16 cache: q and the weights may be rounded to it */
     int heads, kv_heads, head_dim; /* query head h reads KV head h / (heads / kv_heads) */
     float scale;                   /* 1 / sqrt(head_dim) */
     int window;                    /* 0: all earlier positions; else position p sees (p - window, p] */

@@ -131,10 +131,20 @@ double unit_roundoff(enum dtype dtype)
     return dtype == DTYPE_F32 ? 0x1p-24 : dtype == DTYPE_F16 ? 0x1p-11 : 0x1p-8;
 }
 
+static double allowed(const struct array *a, double expected, double slack)
+{
+    double floor = a->dtype == DTYPE_F16 ? 0x1p-25 : 0x1p-126;
+    return slack + unit_roundoff(a->dtype) * (fabs(expected) + slack) + floor;
+}
+
+int value_matches(const struct array *a, size_t index, double expected, double slack)
+{
+    return fabs(array_at(a, index) - expected) <= allowed(a, expected, slack);
+}
+
 void check_value(const struct array *a, size_t index, double expected, double slack, const char *what)
 {
-    double got = array_at(a, index), floor = a->dtype == DTYPE_F16 ? 0x1p-25 : 0x1p-126;
-    double tolerance = slack + unit_roundoff(a->dtype) * (fabs(expected) + slack) + floor;
+    double got = array_at(a, index), tolerance = allowed(a, expected, slack);
     if (!(fabs(got - expected) <= tolerance))
         fail_msg("%s %s [%zu]: %.9g instead of %.9g, off by %.3g, allowed %.3g (%s)", what, dtype_name(a->dtype), index,
                  got, expected, fabs(got - expected), tolerance, a->device->info.features);

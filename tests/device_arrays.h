@@ -71,6 +71,7 @@ void array_pull(struct array *a, const char *what);
 
 double unit_roundoff(enum dtype dtype);
 /* `slack`: what the arithmetic before the last rounding may be off by. */
+int value_matches(const struct array *a, size_t index, double expected, double slack); /* what check_value() asks */
 void check_value(const struct array *a, size_t index, double expected, double slack, const char *what);
 /* Bit for bit; a was made with one thread, b with two. */
 void check_same(const struct array *a, const struct array *b, const char *what);

@@ -186,46 +186,87 @@ static int rounds_to_16_bits(const struct ragged_case *c)
 }
 
 /* softmax(q k^T / sqrt(head_dim)) v of one row and head. The score is off by at most about 2^-24 (sqrt(head_dim) + 4)
-   times its magnitude, so each weight, relatively, by that and the power's 3e-7, numerator and denominator alike. */
-static void check_attention_row(const struct ragged *g, const struct array *q, const struct array *out, int row,
-                                int head, const char *what)
+   times its magnitude, so each weight, relatively, by that and the power's 3e-7, numerator and denominator alike.
+
+   Rounded (the CPU's bf16 dot products): q is rounded to bf16 first, and each weight w, relatively, by up to 2^-8, at
+   its place in the tile's scale. Both sums take the rounded weights, which moves the result by sum of delta_i w_i (v_i
+   - result): at most 2^-8 sum w |v - result|, and within five standard deviations of independent roundings, uniform in
+   +- 2^-8. */
+struct expected_row {
+    double value[256], slack[256];
+};
+static void expect_row(struct expected_row *expected, const struct ragged *g, const struct array *q, int row, int head,
+                       int rounded)
 {
     const struct ragged_case *c = &g->shape;
     int s = g->row_sequence[row], end = g->positions[row] + 1, kv_head = head / (c->heads / c->kv_heads);
     int first = c->window > 0 && end > c->window ? end - c->window : 0;
-    size_t at_q = (size_t)((row * c->heads + head) * c->head_dim);
-    double scale = 1.0 / sqrt(c->head_dim), largest = -INFINITY, sum = 0.0, magnitude = 0.0, score[2048], o[256] = {0};
+    size_t at_q = (size_t)((row * c->heads + head) * c->head_dim), head_dim = (size_t)c->head_dim;
+    double scale = 1.0 / sqrt(c->head_dim), largest = -INFINITY, sum = 0.0, magnitude = 0.0, score[2048];
     double u = rounds_to_16_bits(c) ? unit_roundoff(c->kv_dtype) : 0.0, spread[2048];
     assert_true(end <= 2048 && c->head_dim <= 256);
     for (int p = first; p < end; p++) {
         size_t k = kv_index(g, s, p, kv_head);
         double dot = 0.0, terms = 0.0, squares = 0.0;
-        for (size_t d = 0; d < (size_t)c->head_dim; d++) {
-            dot += array_at(q, at_q + d) * array_at(&g->k[s], k + d);
-            terms += fabs(array_at(q, at_q + d) * array_at(&g->k[s], k + d));
-            squares += pow(array_at(q, at_q + d) * array_at(&g->k[s], k + d), 2);
+        for (size_t d = 0; d < head_dim; d++) {
+            double value = array_at(q, at_q + d);
+            if (rounded) {
+                uint16_t bits;
+                dtype_store(DTYPE_BF16, &bits, 0, (float)value);
+                value = (double)dtype_load(DTYPE_BF16, &bits, 0);
+            }
+            dot += value * array_at(&g->k[s], k + d);
+            terms += fabs(value * array_at(&g->k[s], k + d));
+            squares += pow(value * array_at(&g->k[s], k + d), 2);
         }
         score[p] = dot * scale;
         spread[p] = squares * scale * scale;
         magnitude = fmax(magnitude, terms * scale);
         largest = fmax(largest, score[p]);
     }
+    memset(expected, 0, sizeof *expected);
     for (int p = first; p < end; p++) {
-        double weight = exp(score[p] - largest);
         size_t v = kv_index(g, s, p, kv_head);
-        sum += weight;
-        for (size_t d = 0; d < (size_t)c->head_dim; d++)
-            o[d] += weight * array_at(&g->v[s], v + d);
+        score[p] = exp(score[p] - largest);
+        sum += score[p];
+        for (size_t d = 0; d < head_dim; d++)
+            expected->value[d] += score[p] * array_at(&g->v[s], v + d);
     }
     double slack = 2 * (0x1p-24 * (sqrt(c->head_dim) + 4) * magnitude + 3e-7) + 0x1p-24 * sqrt(end - first + 16.0);
-    for (size_t d = 0; d < (size_t)c->head_dim; d++) {
+    for (size_t d = 0; d < head_dim; d++) {
+        double most = 0.0, squares = 0.0;
         double variance = 0.0; /* a value x rounds by one of (u x)^2 / 3; scores move the result by w (v - o) */
+        expected->value[d] /= sum;
         for (int p = first; p < end && u > 0.0; p++) {
-            double w = exp(score[p] - largest) / sum, v = array_at(&g->v[s], kv_index(g, s, p, kv_head) + d);
-            variance += u * u / 3 * w * w * (spread[p] * (v - o[d] / sum) * (v - o[d] / sum) + v * v);
+            double w = score[p] / sum, v = array_at(&g->v[s], kv_index(g, s, p, kv_head) + d), o = expected->value[d];
+            variance += u * u / 3 * w * w * (spread[p] * (v - o) * (v - o) + v * v);
         }
-        check_value(out, at_q + d, o[d] / sum, slack + 7 * sqrt(variance), what);
+        for (int p = first; rounded && p < end; p++) {
+            double moved = score[p] / sum * (array_at(&g->v[s], kv_index(g, s, p, kv_head) + d) - expected->value[d]);
+            most += fabs(moved);
+            squares += moved * moved;
+        }
+        expected->slack[d] = slack + 7 * sqrt(variance) + 0x1p-8 * fmin(most, 5 * sqrt(squares / 3));
     }
+}
+
+/* Where working type and cache are both bf16 the CPU may round what enters a product, all of a row or nothing. */
+static void check_attention_row(const struct ragged *g, const struct array *q, const struct array *out, int row,
+                                int head, const char *what)
+{
+    const struct ragged_case *c = &g->shape;
+    size_t at = (size_t)((row * c->heads + head) * c->head_dim), head_dim = (size_t)c->head_dim;
+    struct expected_row expected;
+    expect_row(&expected, g, q, row, head, 0);
+    if (testing_cpu() && c->kv_dtype == DTYPE_BF16 && c->out_dtype == DTYPE_BF16) {
+        int exact = 1;
+        for (size_t d = 0; d < head_dim; d++)
+            exact = exact && value_matches(out, at + d, expected.value[d], expected.slack[d]);
+        if (!exact)
+            expect_row(&expected, g, q, row, head, 1);
+    }
+    for (size_t d = 0; d < head_dim; d++)
+        check_value(out, at + d, expected.value[d], expected.slack[d], what);
 }
 
 static void check_attention_case(struct device *device, const struct ragged_case *c)
@@ -294,6 +335,8 @@ static void check_attention_long(struct device *device)
         for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
             struct ragged_case c = cases[i];
             c.kv_dtype = all_types[t];
+            check_attention_case(device, &c);
+            c.out_dtype = all_types[t];
             check_attention_case(device, &c);
         }
     }

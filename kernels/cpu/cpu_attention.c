@@ -85,6 +85,7 @@ static struct hot_attend tile_of(const struct plan *plan, int sequence, int kv_h
         .block_table = batch->block_table + (size_t)sequence * (size_t)batch->blocks_per_sequence,
         .q_stride = q_row,
         .kv_dtype = args->kv.dtype,
+        .working = args->out_dtype,
         .tokens = tokens,
         .group = group,
         .head_dim = args->head_dim,

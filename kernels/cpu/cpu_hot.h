@@ -33,6 +33,7 @@ struct hot_attend {
     const int32_t *block_table;
     size_t q_stride;
     enum dtype kv_dtype;
+    enum dtype working; /* the working type: what enters a product may be rounded to it */
     int tokens, group, head_dim;
     int block_size, kv_heads, kv_head;
     int first_key, end_key, window;

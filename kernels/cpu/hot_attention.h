@@ -8,27 +8,34 @@
 
 #include "kernels/cpu/hot_elementwise.h"
 
-/* c[m][n] (+)= sum_k a[m][k] b[k][n] for m < R and n < N vectors, R * N accumulators; strides in floats. */
-VEC_INLINE void hot_tile(int R, int N, const float *a, size_t a_stride, const float *b, size_t b_stride, float *c,
-                         size_t c_stride, size_t k_count, int accumulate)
+/* a times b, or of bf16 pairs (32 bits each, see vec_dot_pairs) the sum of both products, + c. */
+VEC_INLINE vec hot_multiply_add(int pairs, vec a, vec b, vec c)
 {
-    vec sum[6][VEC_TILE_VECTORS];
-    for (int m = 0; m < R; m++)
-        for (int n = 0; n < N; n++)
-            sum[m][n] = accumulate ? vec_load_f32(c + (size_t)m * c_stride + (size_t)(n * VL)) : vec_set1(0.0f);
-    for (size_t k = 0; k < k_count; k++) {
-        vec column[VEC_TILE_VECTORS];
-        for (int n = 0; n < N; n++)
-            column[n] = vec_load_f32(b + k * b_stride + (size_t)(n * VL));
-        for (int m = 0; m < R; m++) {
-            vec value = vec_set1(a[(size_t)m * a_stride + k]);
-            for (int n = 0; n < N; n++)
-                sum[m][n] = vec_fma(value, column[n], sum[m][n]);
-        }
+#if defined(VEC_HAS_PAIRS)
+    if (pairs)
+        return vec_dot_pairs(a, b, c);
+#endif
+    (void)pairs;
+    return vec_fma(a, b, c);
+}
+
+/* Rows of K and V that come next, to be asked for while a tile is multiplied, `each` of them a step, so that memory has
+   work throughout. Of a row its first HOT_AHEAD_BYTES; the hardware's own prefetchers go on from there. */
+enum { HOT_AHEAD_BYTES = 256 };
+struct hot_ahead {
+    const char *k, *v;
+    const size_t *offset; /* [count / 2] of both tensors, K and V in turn */
+    size_t next, count, each, row_bytes;
+};
+
+VEC_INLINE void hot_ask_row(const char *row, size_t row_bytes)
+{
+    __builtin_prefetch(row);
+    __builtin_prefetch(row + 64);
+    if (row_bytes > HOT_AHEAD_BYTES / 2) {
+        __builtin_prefetch(row + 128);
+        __builtin_prefetch(row + 192);
     }
-    for (int m = 0; m < R; m++)
-        for (int n = 0; n < N; n++)
-            vec_store_f32(c + (size_t)m * c_stride + (size_t)(n * VL), sum[m][n]);
 }
 
 struct hot_product {
@@ -36,39 +43,74 @@ struct hot_product {
     float *c;
     size_t a_stride, b_stride, c_stride, m, n_vectors, k;
     int accumulate;
+    struct hot_ahead *ahead; /* or NULL */
 };
 
-/* All rows of one panel of N vectors: the panel of b stays in the first-level cache meanwhile. */
-VEC_INLINE void hot_panel(const struct hot_product *p, size_t n, int N)
+/* c[m][n] (+)= sum_k a[m][k] b[k][n] for R rows from m on and N vectors from n on, R * N accumulators; strides in
+   floats. */
+VEC_INLINE void hot_tile(int pairs, int R, int N, const struct hot_product *p, size_t first_m, size_t first_n)
 {
-    const float *b = p->b + n * VL;
+    const float *a = p->a + first_m * p->a_stride, *b = p->b + first_n * VL;
+    float *c = p->c + first_m * p->c_stride + first_n * VL;
+    vec sum[6][VEC_TILE_VECTORS];
+    for (int m = 0; m < R; m++)
+        for (int n = 0; n < N; n++)
+            sum[m][n] = p->accumulate ? vec_load_f32(c + (size_t)m * p->c_stride + (size_t)(n * VL)) : vec_set1(0.0f);
+    size_t ask = pairs ? p->ahead->next : 0, count = pairs ? p->ahead->count : 0;
+    for (size_t k = 0; k < p->k; k++) {
+        vec column[VEC_TILE_VECTORS];
+        for (int n = 0; n < N; n++)
+            column[n] = vec_load_f32(b + k * p->b_stride + (size_t)(n * VL));
+        for (int m = 0; m < R; m++) {
+            vec value = vec_set1(a[(size_t)m * p->a_stride + k]);
+            for (int n = 0; n < N; n++)
+                sum[m][n] = hot_multiply_add(pairs, value, column[n], sum[m][n]);
+        }
+        for (size_t i = 0; pairs && i < p->ahead->each && ask < count; i++, ask++)
+            hot_ask_row((ask % 2 ? p->ahead->v : p->ahead->k) + p->ahead->offset[ask / 2], p->ahead->row_bytes);
+    }
+    if (pairs)
+        p->ahead->next = ask;
+    for (int m = 0; m < R; m++)
+        for (int n = 0; n < N; n++)
+            vec_store_f32(c + (size_t)m * p->c_stride + (size_t)(n * VL), sum[m][n]);
+}
+
+/* All rows of one panel of N vectors: the panel of b stays in the first-level cache meanwhile. */
+VEC_INLINE void hot_panel(int pairs, const struct hot_product *p, size_t n, int N)
+{
     for (size_t m = 0; m < p->m;) {
-        const float *a = p->a + m * p->a_stride;
-        float *c = p->c + m * p->c_stride + n * VL;
         size_t left = p->m - m;
         if (left >= 6 && left != 7 && left != 8) {
-            hot_tile(6, N, a, p->a_stride, b, p->b_stride, c, p->c_stride, p->k, p->accumulate);
+            hot_tile(pairs, 6, N, p, m, n);
             m += 6;
         } else if (left >= 4) {
-            hot_tile(4, N, a, p->a_stride, b, p->b_stride, c, p->c_stride, p->k, p->accumulate);
+            hot_tile(pairs, 4, N, p, m, n);
             m += 4;
         } else if (left == 3) {
-            hot_tile(3, N, a, p->a_stride, b, p->b_stride, c, p->c_stride, p->k, p->accumulate);
+            hot_tile(pairs, 3, N, p, m, n);
             m += 3;
         } else {
-            hot_tile(1, N, a, p->a_stride, b, p->b_stride, c, p->c_stride, p->k, p->accumulate);
+            hot_tile(pairs, 1, N, p, m, n);
             m += 1;
         }
     }
 }
 
-static void hot_multiply(const struct hot_product *p)
+VEC_INLINE void hot_multiply_any(int pairs, const struct hot_product *p)
 {
     size_t n = 0;
     for (; n + VEC_TILE_VECTORS <= p->n_vectors; n += VEC_TILE_VECTORS)
-        hot_panel(p, n, VEC_TILE_VECTORS);
+        hot_panel(pairs, p, n, VEC_TILE_VECTORS);
+    for (; n + 2 <= p->n_vectors; n += 2)
+        hot_panel(pairs, p, n, 2);
     for (; n < p->n_vectors; n++)
-        hot_panel(p, n, 1);
+        hot_panel(pairs, p, n, 1);
+}
+
+static void hot_multiply(const struct hot_product *p)
+{
+    hot_multiply_any(0, p);
 }
 
 struct hot_scratch {
@@ -76,7 +118,7 @@ struct hot_scratch {
 };
 
 /* Where the values of the tile's keys lie in the sequence's K and V tensors, in bytes: block by block, slot by slot. */
-static void hot_find_rows(const struct hot_attend *t, int first, int keys, size_t offset[HOT_KEYS])
+static void hot_find_rows(const struct hot_attend *t, int first, int keys, size_t *offset)
 {
     size_t row_bytes = (size_t)t->head_dim * hot_size(t->kv_dtype), head = (size_t)t->kv_head, i = 0;
     int block = first / t->block_size, slot = first % t->block_size;
@@ -233,22 +275,32 @@ VEC_INLINE void hot_mask(const struct hot_attend *t, int position, int first, in
         scores[i] = -INFINITY;
 }
 
-/* One row of scores to weights p, in place; brings maximum, sum and o up to date. */
-VEC_INLINE void hot_softmax_row(float *scores, size_t vectors, float *maximum, float *sum, float *o, size_t o_vectors)
+/* A larger maximum: what was summed so far counts for less. */
+VEC_INLINE void hot_raise_maximum(float largest, float *maximum, float *sum, float *o, size_t o_vectors)
+{
+    if (!(largest > *maximum))
+        return;
+    float lane[VL];
+    vec_store_f32(lane, vec_exp2(vec_set1(*maximum - largest)));
+    *maximum = largest;
+    *sum *= lane[0];
+    vec correction = vec_set1(lane[0]);
+    for (size_t i = 0; i < o_vectors; i++)
+        vec_store_f32(o + i * VL, vec_mul(vec_load_f32(o + i * VL), correction));
+}
+
+VEC_INLINE float hot_row_largest(const float *scores, size_t vectors)
 {
     vec most = vec_load_f32(scores);
     for (size_t i = 1; i < vectors; i++)
         most = vec_max(vec_load_f32(scores + i * VL), most);
-    float before = *maximum, largest = vec_largest(most);
-    if (largest > before) {
-        float lane[VL];
-        vec_store_f32(lane, vec_exp2(vec_set1(before - largest)));
-        *maximum = largest;
-        *sum *= lane[0];
-        vec correction = vec_set1(lane[0]);
-        for (size_t i = 0; i < o_vectors; i++)
-            vec_store_f32(o + i * VL, vec_mul(vec_load_f32(o + i * VL), correction));
-    }
+    return vec_largest(most);
+}
+
+/* One row of scores to weights p, in place; brings maximum, sum and o up to date. */
+VEC_INLINE void hot_softmax_row(float *scores, size_t vectors, float *maximum, float *sum, float *o, size_t o_vectors)
+{
+    hot_raise_maximum(hot_row_largest(scores, vectors), maximum, sum, o, o_vectors);
     vec total = vec_set1(0.0f), base = vec_set1(*maximum);
     for (size_t i = 0; i < vectors; i++) {
         vec p = vec_exp2(vec_sub(vec_load_f32(scores + i * VL), base));
@@ -258,19 +310,25 @@ VEC_INLINE void hot_softmax_row(float *scores, size_t vectors, float *maximum, f
     *sum += vec_sum(total);
 }
 
-/* q scaled by scale log2(e), packed to [m][head_dim]; results to their neutral values. */
-static void hot_attend_begin(const struct hot_attend *t, float *q)
+/* Results to their neutral values. */
+static void hot_attend_begin(const struct hot_attend *t)
 {
-    size_t values = (size_t)t->group * (size_t)t->head_dim, m_count = (size_t)t->tokens * (size_t)t->group;
-    float factor = t->scale * 0x1.715476p0f;
-    for (size_t token = 0; token < (size_t)t->tokens; token++)
-        for (size_t i = 0; i < values; i++)
-            q[token * values + i] = t->q[token * t->q_stride + i] * factor;
+    size_t m_count = (size_t)t->tokens * (size_t)t->group;
     memset(t->o, 0, m_count * hot_padded(t->head_dim) * sizeof *t->o);
     for (size_t m = 0; m < m_count; m++) {
         t->maximum[m] = -0x1p120f; /* below any score, yet (-infinity) - maximum is no NaN */
         t->sum[m] = 0.0f;
     }
+}
+
+/* q scaled by scale log2(e), packed to [m][head_dim]. */
+static void hot_pack_q(const struct hot_attend *t, float *q)
+{
+    size_t values = (size_t)t->group * (size_t)t->head_dim;
+    float factor = t->scale * 0x1.715476p0f;
+    for (size_t token = 0; token < (size_t)t->tokens; token++)
+        for (size_t i = 0; i < values; i++)
+            q[token * values + i] = t->q[token * t->q_stride + i] * factor;
 }
 
 /* Scores to weights, row by row. */
@@ -353,14 +411,32 @@ static void hot_attend_tile(const struct hot_attend *t, const struct hot_scratch
     hot_multiply(&output);
 }
 
+static struct hot_scratch hot_lay_out(const struct hot_attend *t)
+{
+    const size_t padded = hot_padded(t->head_dim);
+    struct hot_scratch s = {.q = t->scratch};
+    s.k = s.q + (size_t)t->tokens * (size_t)t->group * padded;
+    s.v = s.k + HOT_KEYS * padded;
+    s.scores = s.v + HOT_KEYS * padded;
+    return s;
+}
+
+#if defined(VEC_HAS_PAIRS)
+#include "kernels/cpu/hot_attention_pairs.h"
+#endif
+
 static void hot_attend(const struct hot_attend *t)
 {
     size_t m_count = (size_t)t->tokens * (size_t)t->group;
-    struct hot_scratch s = {.q = t->scratch};
-    s.k = s.q + m_count * hot_padded(t->head_dim);
-    s.v = s.k + HOT_KEYS * hot_padded(t->head_dim);
-    s.scores = s.v + HOT_KEYS * hot_padded(t->head_dim);
-    hot_attend_begin(t, s.q);
+    struct hot_scratch s = hot_lay_out(t);
+    hot_attend_begin(t);
+#if defined(VEC_HAS_PAIRS)
+    if (t->working == DTYPE_BF16 && t->kv_dtype == DTYPE_BF16 && m_count >= PAIRS_MIN) {
+        hot_attend_pairs(t, &s);
+        return;
+    }
+#endif
+    hot_pack_q(t, s.q);
     for (int first = t->first_key; first < t->end_key; first += HOT_KEYS) {
         int keys = t->end_key - first < HOT_KEYS ? t->end_key - first : HOT_KEYS;
         if (m_count > DIRECT_MAX)

@@ -77,11 +77,48 @@ VEC_INLINE vec vec_fma(vec a, vec b, vec c)
     return _mm512_fmadd_ps(a, b, c);
 }
 #if defined(VEC_HAS_PAIRS)
+VEC_INLINE __m512i vec_low_pairs(void) /* 16-bit words 2 i and 2 i + 1 are i */
+{
+    const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    return _mm512_or_si512(lane, _mm512_slli_epi32(lane, 16));
+}
 /* Lane i: a[2i] b[2i] + a[2i + 1] b[2i + 1] + c[i], a and b 32 bf16 each. The instruction adds in f32 and takes
    subnormal inputs for zeros. */
 VEC_INLINE vec vec_dot_pairs(vec a, vec b, vec c)
 {
     return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b);
+}
+/* Two rows of 32 bf16 to pairs (a[i], b[i]): those of i < 16, and those of i >= 16. */
+VEC_INLINE vec vec_pair_rows_low(vec a, vec b)
+{
+    const __m512i index = _mm512_add_epi32(_mm512_set1_epi32(0x00200000), vec_low_pairs());
+    return _mm512_castsi512_ps(_mm512_permutex2var_epi16(_mm512_castps_si512(a), index, _mm512_castps_si512(b)));
+}
+VEC_INLINE vec vec_pair_rows_high(vec a, vec b)
+{
+    const __m512i index = _mm512_add_epi32(_mm512_set1_epi32(0x00300010), vec_low_pairs());
+    return _mm512_castsi512_ps(_mm512_permutex2var_epi16(_mm512_castps_si512(a), index, _mm512_castps_si512(b)));
+}
+/* 32 bf16: those of a, then those of b, rounded to nearest even (subnormal results become zeros). */
+VEC_INLINE vec vec_round_pairs(vec a, vec b)
+{
+    return _mm512_castsi512_ps((__m512i)_mm512_cvtne2ps_pbh(b, a));
+}
+VEC_INLINE vec vec_set1_pair(uint32_t pair)
+{
+    return _mm512_castsi512_ps(_mm512_set1_epi32((int)pair));
+}
+/* 2^x, 0 at -infinity; relative error under 3e-6, for what is rounded to bf16 next. 2^x = 2^n 2^f, n the whole number
+   below: the polynomial is the minimax one of degree 4 for 2^f on [0, 1). */
+VEC_INLINE vec vec_exp2_short(vec x)
+{
+    vec f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    vec p = _mm512_set1_ps(0.0135341706f);
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.0520114633f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.241442749f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.693003838f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.00000259f));
+    return _mm512_scalef_ps(p, x);
 }
 #endif
 /* The larger; b where either is a NaN. */
