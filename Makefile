@@ -23,9 +23,27 @@ SOURCES     := $(wildcard kernels/*.c kernels/cpu/*.c engine/*.c engine/*/*.c be
 HEADERS     := $(wildcard kernels/*.h kernels/cpu/*.h engine/*.h engine/*/*.h bench/*.h bench/harness/*.h tests/*.h)
 TESTS       := $(sort $(basename $(notdir $(wildcard tests/test_$(TEST).c $(if $(CROSS),,tests/test_$(TEST).cpp)))))
 STANDIN     := $(wildcard tests/standin/*.cpp) # the device for machines without a GPU
-FORMATTED    = $(SOURCES) $(HEADERS) $(wildcard tests/*.c tests/*.cpp tests/standin/*.[ch]* tests/standin/include/*.h)
+FORMATTED    = $(SOURCES) $(HEADERS) $(CUDA_SOURCES) $(CUDA_HEADERS) $(wildcard tests/*.c tests/*.cpp \
+    tests/standin/*.[ch]* tests/standin/include/*.h)
 SUPPORT     := $(filter-out tests/test_%,$(wildcard tests/*.c)) # linked into every test
 OBJECTS      = $(SOURCES:%.c=$(BUILD)/%.o)
+
+# ---- CUDA: NVCC=/path/to/nvcc says where, CUDA=0 goes without; CUDA_ARCH='-arch=sm_90' builds for one card only
+
+CUDA ?= 1
+CUDA_SOURCES := $(wildcard kernels/cuda/*.cu)
+CUDA_HEADERS := $(wildcard kernels/cuda/*.h kernels/cuda/*.cuh)
+ifneq ($(CUDA)$(CROSS),1)
+NVCC :=
+else ifndef NVCC
+NVCC := $(or $(shell command -v nvcc),$(firstword $(wildcard $(CUDA_HOME)/bin/nvcc /usr/local/cuda/bin/nvcc)))
+endif
+GPU := $(firstword $(wildcard /proc/driver/nvidia/gpus/* /dev/nvidia0 /dev/dxg))
+# For the card that is here; else for all that the harness is meant for, and portable code for later ones.
+CUDA_ARCH ?= $(if $(GPU),-arch=native,$(foreach n,75 80 86 89 90,-gencode arch=compute_$n$(comma)code=sm_$n) \
+    -gencode arch=compute_90$(comma)code=compute_90)
+comma := ,
+CUDA_DEVICE = $(if $(NVCC),$(BUILD)/libkvlab-cuda.so)
 
 # ---- packages: what each kind of target needs, by Debian's names
 
@@ -48,8 +66,11 @@ ENSURE = mkdir -p build && exec 9> build/deps.lock && flock 9 && NO_DEPS='$(NO_D
 
 # ---- build
 
-## all: build/kvlab (what a plain `make` does)
-all: $(BUILD)/kvlab
+## all: build/kvlab, and the CUDA device where nvcc is found (what a plain `make` does)
+all: $(BUILD)/kvlab $(CUDA_DEVICE)
+	@echo "cuda: $(if $(NVCC),yes ($$($(NVCC) --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')$(if \
+	    $(GPU),$(comma) for the card in this machine)),no ($(if $(filter 0,$(CUDA)),CUDA=0,no \
+	    nvcc on PATH, in CUDA_HOME or /usr/local/cuda)))"
 
 # The probe: the compiler's target, asked when the first object is made (there may be no compiler before that).
 TARGET = $(eval TARGET := $$(shell $(CC) -dumpmachine))$(TARGET)
@@ -80,6 +101,32 @@ $(BUILD)/kvlab: $(OBJECTS)
 	$(Q)$(CC) -fopenmp $(CFLAGS) $(LDFLAGS) $^ $(LIBRARIES) -o $@
 	@echo "$@: $(TARGET), cpu: portable $(if $(filter x86_64%,$(TARGET)),avx2 avx512 avx512bf16)"
 
+## cuda: build/libkvlab-cuda.so alone; no nvcc is an error. A kernel that spills registers fails the build
+cuda: $(BUILD)/libkvlab-cuda.so
+	@$(if $(NVCC),,echo "cuda: no nvcc: set NVCC or CUDA_HOME, or put it on PATH" >&2; exit 1)
+
+cuda-found:
+	@echo $(if $(NVCC),yes,no)
+
+NVCC_COMPILE = $(NVCC) -std=c++17 -O3 -lineinfo -I. $(CUDA_ARCH) -Xcompiler -fPIC$(comma)-fvisibility=hidden \
+    -Xcompiler -Wall$(comma)-Wextra$(if $(WERROR),$(comma)-Werror -Werror all-warnings) -Xptxas -v -MMD -MP
+CUDA_OBJECTS = $(CUDA_SOURCES:%.cu=$(BUILD)/cuda/%.o) $(BUILD)/cuda/kernels/errors.o $(BUILD)/cuda/kernels/dtype.o
+ifneq ($(NVCC),)
+$(BUILD)/cuda/%.o: %.cu Makefile
+	@mkdir -p $(@D)
+	$(call SAY,nvcc $<)
+	$(Q)$(NVCC_COMPILE) -c $< -o $@ > $@.log 2>&1 || { cat $@.log >&2; exit 1; }
+	$(Q)kernels/cuda/check_spills $@.log
+$(BUILD)/cuda/kernels/%.o: kernels/%.c Makefile | deps-build
+	@mkdir -p $(@D)
+	$(call SAY,cc $< for the CUDA device)
+	$(Q)$(COMPILE) -fPIC -fvisibility=hidden -c $< -o $@
+$(BUILD)/libkvlab-cuda.so: $(CUDA_OBJECTS)
+	$(Q)$(NVCC) -shared -cudart static $(CUDA_ARCH) $^ -lcublas -ldl \
+	    -Xlinker -rpath=$(abspath $(dir $(NVCC))../lib64) -o $@
+	@echo "$@: $(CUDA_ARCH)"
+endif
+
 # ---- experiments: MODEL=qwen2.5-1.5b  QUICK=1  ARGS='--contexts 512,1024'  OUT=folder
 
 PLOT = gnuplot -e "name='$(1)'; results='$(OUT)'; lessons='data/lessons'" plots/$(1).gp
@@ -87,7 +134,7 @@ RUN_OPTIONS = $(if $(MODEL),--model '$(MODEL)') $(if $(filter-out 0,$(QUICK)),--
     $(if $(findstring --out,$(ARGS)),,--out '$(OUT)') $(ARGS)
 
 ## bench-<experiment>: measure, print the table, write results/<experiment>.csv and its plot
-bench-%: $(BUILD)/kvlab | deps-plots
+bench-%: $(BUILD)/kvlab $(if $(GPU),$(CUDA_DEVICE)) | deps-plots
 	@exec 9> build/bench.lock; flock 9; status=0; \
 	$(BUILD)/kvlab run $* $(RUN_OPTIONS) || status=$$?; \
 	if [ $$status -le 1 ] && [ -e '$(OUT)/$*.csv' ]; then $(call PLOT,$*) || exit; fi; \
@@ -100,7 +147,7 @@ bench-%: $(BUILD)/kvlab | deps-plots
 	esac; exit $$status
 
 ## labs: all experiments, one after the other
-labs: $(BUILD)/kvlab | deps-plots
+labs: $(BUILD)/kvlab $(if $(GPU),$(CUDA_DEVICE)) | deps-plots
 	@failed=; for name in $(EXPERIMENTS); do \
 	    $(MAKE) --no-print-directory bench-$$name || failed="$$failed $$name"; \
 	done; [ -z "$$failed" ] || { echo "labs: failed:$$failed" >&2; exit 1; }
@@ -154,6 +201,27 @@ $(BUILD)/tests/%.o: tests/%.cpp Makefile | deps-build deps-tests
 $(BUILD)/tests/test_standin_%: $(BUILD)/tests/test_standin_%.o $(STANDIN_OBJECTS)
 	$(Q)$(CXX) $(CFLAGS) $(LDFLAGS) $^ -lcmocka -ldl -o $@
 
+## test-standin: the tests that a device must pass, and the first experiments, through the CUDA sources on the stand-in
+STANDIN_TESTS  := kernels attention forward golden cuda
+STANDIN_DEVICE  = $(CUDA_SOURCES:%.cu=$(BUILD)/standin/%.o) $(BUILD)/standin/kernels/errors.o \
+    $(BUILD)/standin/kernels/dtype.o
+test-standin: $(STANDIN_TESTS:%=$(BUILD)/standin/test_%) $(BUILD)/standin/kvlab $(BUILD)/standin/libkvlab-cuda.so
+	@tests/run_standin $(BUILD)/standin $(STANDIN_TESTS)
+$(BUILD)/standin/%.o: %.cu Makefile | deps-build deps-tests
+	@mkdir -p $(@D)
+	$(call SAY,c++ $< for the stand-in)
+	$(Q)$(STANDIN_COMPILE) $(CHECKED) -Wno-shadow -fvisibility=hidden -x c++ -c $< -o $@
+$(BUILD)/standin/kernels/%.o: kernels/%.c Makefile | deps-build
+	@mkdir -p $(@D)
+	$(Q)$(COMPILE) -fPIC -fvisibility=hidden -c $< -o $@
+$(BUILD)/standin/libkvlab-cuda.so: $(STANDIN_DEVICE) $(STANDIN_OBJECTS)
+	$(Q)$(CXX) -shared -Wl,-Bsymbolic-functions $(CFLAGS) $(LDFLAGS) $^ -ldl -o $@
+$(BUILD)/standin/kvlab: $(BUILD)/kvlab # a device's library is looked for beside the program
+	@mkdir -p $(@D)
+	$(Q)cp $< $@
+$(BUILD)/standin/test_%: $(BUILD)/tests/test_%
+	@mkdir -p $(@D)
+	$(Q)cp $< $@
 ## test-sanitize: the same tests under AddressSanitizer and UndefinedBehaviorSanitizer
 test-sanitize:
 	@$(MAKE) --no-print-directory test BUILD=$(BUILD)/sanitize \
@@ -195,6 +263,7 @@ help:
 	@echo; echo "Experiments, as make bench-<name>; MODEL=name  QUICK=1  ARGS='--contexts 512,1024' go through to kvlab:"
 	@sed -s -n '1s/^# \([^:]*\): */  \1\t/p' bench/*.md | expand -t 22
 
-.PHONY: all deps deps-build deps-plots deps-tests deps-lint labs audit plots test test-sanitize lint lint-format format \
-    arm64 test-arm64 sysroot-arm64 clean help
--include $(OBJECTS:.o=.d) $(TESTS:%=$(BUILD)/tests/%.d) $(SUPPORT:%.c=$(BUILD)/%.d) $(STANDIN_OBJECTS:.o=.d)
+.PHONY: all cuda cuda-found deps deps-build deps-plots deps-tests deps-lint labs audit plots test test-standin test-sanitize \
+    lint lint-format format arm64 test-arm64 sysroot-arm64 clean help
+-include $(OBJECTS:.o=.d) $(TESTS:%=$(BUILD)/tests/%.d) $(SUPPORT:%.c=$(BUILD)/%.d) $(STANDIN_OBJECTS:.o=.d) \
+    $(CUDA_OBJECTS:.o=.d) $(STANDIN_DEVICE:.o=.d)

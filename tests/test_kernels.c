@@ -81,13 +81,18 @@ static void test_linear(void **state)
     on_every_variant(check_linear);
 }
 
-/* More outputs than one block of converted weights, and several blocks per thread. */
+/* More outputs than one block of converted weights, and several blocks per thread; aligned rows, for each count of them
+   that kernels make a difference of. */
 static void check_linear_wide(struct device *device)
 {
+    static const int rows[] = {1, 3, 5, 9, 16, 18};
     for (size_t t = 0; t < 3; t++) {
-        for (int rows = 1; rows <= 18; rows += 17) {
-            struct linear_case c = {all_types[t], DTYPE_F32, rows, 130, 777, 1, 2};
-            check_linear_case(device, &c);
+        for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+            struct linear_case odd = {all_types[t], DTYPE_F32, rows[r], 130, 777, 1, 2};
+            struct linear_case even = {all_types[t], DTYPE_F32, rows[r], 2 * 8 * 67, 77, 1, 0};
+            if (r % 5 == 0)
+                check_linear_case(device, &odd);
+            check_linear_case(device, &even);
         }
     }
 }

@@ -1,8 +1,8 @@
 /* Decode attention on tensor cores. A block has one part of the keys of one sequence and KV head, for up to
    DECODE_HEADS query heads: a warp takes 16 keys at a time, its K and V rows loaded straight into the registers that
    the products want, and scores are kept the wrong way round (keys down, heads across), so that one product serves 8
-   heads. q and the weights are rounded to the cache's type, sums are f32. Bytes moved: see attention_decode_bytes(): K
-   and V once for groups of up to DECODE_HEADS. */
+   heads. q and the weights are rounded to the cache's type, sums are f32. Bytes moved: attention_decode_bytes() in
+   bytes.h: K and V once for groups of up to DECODE_HEADS. */
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/mma.cuh"
 
@@ -71,10 +71,10 @@ static __device__ inline void attend_keys(const struct attend &args, const struc
 #pragma unroll
     for (int c = 0; c < warp_state<DIM>::K_CHUNKS; c++) {
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const uint32_t a[4] = {k[c][0].word[2 * half], k[c][1].word[2 * half], k[c][0].word[2 * half + 1],
-                                   k[c][1].word[2 * half + 1]};
-            mma<T>(s, a, q[c][2 * half], q[c][2 * half + 1]);
+        for (int step = 0; step < 2; step++) {
+            const uint32_t a[4] = {k[c][0].word[2 * step], k[c][1].word[2 * step], k[c][0].word[2 * step + 1],
+                                   k[c][1].word[2 * step + 1]};
+            mma<T>(s, a, q[c][2 * step], q[c][2 * step + 1]);
         }
     }
     float correction[2];

@@ -103,7 +103,7 @@ static __device__ struct tile shared_tile(const struct attend &args, float *shar
 }
 
 /* grid [splits][kv_heads][sequences] */
-template <typename T> static __global__ void __launch_bounds__(THREADS) plain_decode(struct attend args)
+template <typename T> static __global__ void __launch_bounds__(THREADS, 4) plain_decode(struct attend args)
 {
     KVLAB_DYNAMIC_SHARED(float, shared);
     __shared__ float2 state[PLAIN_VECTORS];
@@ -126,7 +126,7 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) plain_de
 }
 
 /* grid [tiles of the sequence with most][kv_heads][sequences], the longest tiles first */
-template <typename T> static __global__ void __launch_bounds__(THREADS) plain_prefill(struct attend args)
+template <typename T> static __global__ void __launch_bounds__(THREADS, 4) plain_prefill(struct attend args)
 {
     KVLAB_DYNAMIC_SHARED(float, shared);
     __shared__ float2 state[PLAIN_VECTORS];

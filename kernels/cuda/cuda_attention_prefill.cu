@@ -242,7 +242,8 @@ static __device__ inline void store(const struct attend &args, const struct vect
 }
 
 /* grid [tiles of the sequence with most][kv_heads][sequences], the longest tiles first */
-template <typename T, int DIM> static __global__ void __launch_bounds__(THREADS) attention_prefill(struct attend args)
+template <typename T, int DIM>
+static __global__ void __launch_bounds__(THREADS, 2) attention_prefill(struct attend args)
 {
     KVLAB_DYNAMIC_SHARED(char, shared);
     __shared__ unsigned row_of[layout<DIM>::KEYS];

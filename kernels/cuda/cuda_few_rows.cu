@@ -1,11 +1,11 @@
 /* Products with few rows, y = x weight^T + bias, by plain multiply-adds. Bound by reading the weights: every weight is
    read once, 16 bytes at a time with several loads in flight, and serves all rows.
-   Bytes moved: few_rows_bytes() below. */
+   Bytes moved: few_rows_bytes() in bytes.h. */
 #include "kernels/cuda/types.cuh"
 
 enum { THREADS = 256, WARPS = THREADS / 32, IN_FLIGHT = 4 };
 
-struct few_rows {
+struct product {
     const void *x, *weight, *bias;
     void *y;
     int rows, in, out, y_is_f32;
@@ -40,7 +40,7 @@ template <> struct vector_of<float> {
 /* The warp's share of x[r] . weight[out] for all rows r, in lane order: warp `part` of `split` takes every split-th
    group of 32 vectors. in % VALUES == 0, x and weight aligned to 16 bytes. */
 template <typename T, int ROWS>
-static __device__ inline void dot_vectors(const struct few_rows &args, int output, int part, float *sum)
+static __device__ inline void dot_vectors(const struct product &args, int output, int part, float *sum)
 {
     enum { VALUES = vector_of<T>::VALUES };
     const size_t in = (size_t)args.in;
@@ -75,7 +75,7 @@ static __device__ inline void dot_vectors(const struct few_rows &args, int outpu
 
 /* The same for any width and alignment, value by value. */
 template <typename T, int ROWS>
-static __device__ inline void dot_values(const struct few_rows &args, int output, int part, float *sum)
+static __device__ inline void dot_values(const struct product &args, int output, int part, float *sum)
 {
     const size_t in = (size_t)args.in, start = (size_t)output * in;
     for (size_t i = 32 * (size_t)part + threadIdx.x % 32; i < in; i += 32 * (size_t)args.split) {
@@ -88,7 +88,7 @@ static __device__ inline void dot_values(const struct few_rows &args, int output
 }
 
 template <typename T>
-static __device__ inline void store_output(const struct few_rows &args, int row, int output, float sum)
+static __device__ inline void store_output(const struct product &args, int row, int output, float sum)
 {
     size_t at = (size_t)row * (size_t)args.out + (size_t)output;
     if (args.bias)
@@ -101,7 +101,7 @@ static __device__ inline void store_output(const struct few_rows &args, int row,
 
 /* A warp, or `split` of them, per output. The sum's order depends on `in` and split alone. */
 template <typename T, int ROWS, bool VECTORS>
-static __global__ void __launch_bounds__(THREADS, ROWS > 4 ? 2 : 4) few_rows(struct few_rows args)
+static __global__ void __launch_bounds__(THREADS, ROWS > 4 ? 2 : 4) few_rows(struct product args)
 {
     __shared__ float partial[WARPS][ROWS];
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, part = warp % args.split;
@@ -148,15 +148,15 @@ static int choose_split(const struct cuda_device *cuda, const struct linear_args
 template <typename T>
 static enum status launch(struct cuda_device *cuda, const struct linear_args *args, struct error *error)
 {
-    struct few_rows rows = {args->x,
-                            args->weight,
-                            args->bias,
-                            args->y,
-                            args->rows,
-                            args->in,
-                            args->out,
-                            args->out_dtype == DTYPE_F32,
-                            choose_split(cuda, args)};
+    struct product rows = {args->x,
+                           args->weight,
+                           args->bias,
+                           args->y,
+                           args->rows,
+                           args->in,
+                           args->out,
+                           args->out_dtype == DTYPE_F32,
+                           choose_split(cuda, args)};
     unsigned blocks = cuda_blocks((size_t)args->out, (size_t)(WARPS / rows.split));
     bool vectors = args->in % vector_of<T>::VALUES == 0 && reinterpret_cast<uintptr_t>(args->x) % 16 == 0 &&
                    reinterpret_cast<uintptr_t>(args->weight) % 16 == 0;

@@ -6,7 +6,7 @@
 
 enum { WARPS = 8, THREADS = 32 * WARPS, OUTPUTS = 16, STEP = 32, IN_FLIGHT = 4 };
 
-struct few_rows {
+struct product {
     const void *x, *weight, *bias;
     void *y;
     int rows, in, out, y_is_f32;
@@ -25,7 +25,7 @@ static __device__ inline struct words load_row(const void *matrix, int row, int 
 
 /* sum[n]: outputs by rows 8 n .. 8 n + 7 of x, over this warp's part of the inner dimension. */
 template <typename T, int TILES>
-static __device__ inline void multiply(const struct few_rows &args, int first_output, float sum[TILES][4])
+static __device__ inline void multiply(const struct product &args, int first_output, float sum[TILES][4])
 {
     const int warp = (int)threadIdx.x / 32, g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
     for (int first = warp * STEP; first < args.in; first += IN_FLIGHT * WARPS * STEP) {
@@ -34,9 +34,9 @@ static __device__ inline void multiply(const struct few_rows &args, int first_ou
         for (int i = 0; i < IN_FLIGHT; i++) {
             const int k = first + i * WARPS * STEP + 8 * t;
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const int output = first_output + g + 8 * half;
-                w[i][half] = load_row<T>(args.weight, output, k, args.in, output < args.out, true);
+            for (int part = 0; part < 2; part++) {
+                const int output = first_output + g + 8 * part;
+                w[i][part] = load_row<T>(args.weight, output, k, args.in, output < args.out, true);
             }
         }
 #pragma unroll
@@ -49,18 +49,18 @@ static __device__ inline void multiply(const struct few_rows &args, int first_ou
 #pragma unroll
         for (int i = 0; i < IN_FLIGHT; i++) {
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const uint32_t a[4] = {w[i][0].word[2 * half], w[i][1].word[2 * half], w[i][0].word[2 * half + 1],
-                                       w[i][1].word[2 * half + 1]};
+            for (int part = 0; part < 2; part++) {
+                const uint32_t a[4] = {w[i][0].word[2 * part], w[i][1].word[2 * part], w[i][0].word[2 * part + 1],
+                                       w[i][1].word[2 * part + 1]};
 #pragma unroll
                 for (int n = 0; n < TILES; n++)
-                    mma<T>(sum[n], a, x[i][n].word[2 * half], x[i][n].word[2 * half + 1]);
+                    mma<T>(sum[n], a, x[i][n].word[2 * part], x[i][n].word[2 * part + 1]);
             }
         }
     }
 }
 
-template <typename T, int TILES> static __global__ void __launch_bounds__(THREADS, 2) few_rows_mma(struct few_rows args)
+template <typename T, int TILES> static __global__ void __launch_bounds__(THREADS, 2) few_rows_mma(struct product args)
 {
     __shared__ float partial[WARPS][8 * TILES][OUTPUTS];
     const int warp = (int)threadIdx.x / 32, g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
@@ -91,8 +91,8 @@ template <typename T, int TILES> static __global__ void __launch_bounds__(THREAD
 template <typename T>
 static enum status launch(struct cuda_device *cuda, const struct linear_args *args, struct error *error)
 {
-    const struct few_rows rows = {args->x,    args->weight, args->bias, args->y,
-                                  args->rows, args->in,     args->out,  args->out_dtype == DTYPE_F32};
+    const struct product rows = {args->x,    args->weight, args->bias, args->y,
+                                 args->rows, args->in,     args->out,  args->out_dtype == DTYPE_F32};
     const unsigned blocks = cuda_blocks((size_t)args->out, OUTPUTS);
     if (args->rows <= 8)
         return KVLAB_LAUNCH(cuda, error, (few_rows_mma<T, 1>), blocks, THREADS, 0, rows);
