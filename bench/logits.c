@@ -9,7 +9,7 @@
 
 static const struct column columns[] = {
     {"context", COLUMN_INT, 0, true, "Tokens of the prompt that was prefilled into an exact cache."},
-    {"logits_positions", COLUMN_TEXT, 0, false,
+    {"logits_positions", COLUMN_TEXT, 0, true,
      "Positions that logits were kept for: all, or the last only (all that generation needs)."},
     {"logits_shape", COLUMN_TEXT, 0, false, "Shape of the logits: (positions, vocabulary)."},
     {"logits_bytes", COLUMN_INT, 0, false, "Source ledger: growth of live bytes tagged logits."},

@@ -3,8 +3,11 @@
 #include "bench/harness/session.h"
 #include "bench/version.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static int command_run(int argc, char **argv);
 
@@ -78,7 +81,18 @@ static int dispatch(int argc, char **argv)
                           "list, info, run, generate, plan, audit, read-log, compare, --help, --version");
 }
 
+/* A results file must not get the number of a stream that the shell closed (2>&-), or messages would go into it. What
+   is opened here fails as a closed stream does: stdout cannot be written, and session_flush_stdout() says so. */
+static void open_closed_streams(void)
+{
+    for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; stream++)
+        if (fcntl(stream, F_GETFD) == -1 && errno == EBADF)
+            (void)!open("/dev/null",
+                        stream == STDERR_FILENO ? O_WRONLY : O_RDONLY); /* the lowest number that is free */
+}
+
 int main(int argc, char **argv)
 {
+    open_closed_streams();
     return session_flush_stdout(dispatch(argc, argv));
 }

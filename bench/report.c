@@ -100,15 +100,11 @@ static void print_people(const struct results *results, const char *const *names
 
 enum status report_close(struct bench *bench, struct results *results, const char *const *columns, struct error *error)
 {
-    enum output_format format = bench->options.format;
-    if (format == FORMAT_TABLE) {
+    enum status status = results_close(results, true, error); /* the files first: stdout's reader may be gone */
+    if (bench->options.format == FORMAT_TABLE)
         print_people(results, columns);
-        bench->options.format = FORMAT_JSON; /* nothing more to print */
-    }
-    enum status status = results_close(results, true, error);
-    bench->options.format = format;
-    if (format == FORMAT_JSON)
-        print_json(bench->output);
+    else
+        output_print(bench);
     fflush(stdout); /* before what the command says on stderr */
     return status;
 }

@@ -15,8 +15,9 @@
 enum {
     MAX_LAYERS = 1 << 12,
     MAX_HIDDEN = 1 << 20,
-    MAX_WIDTH = 1 << 24,                  /* intermediate_size, vocab_size */
-    MAX_HEADS = 1 << 16,                  /* also head_dim */
+    MAX_WIDTH = 1 << 24, /* intermediate_size, vocab_size */
+    MAX_HEADS = 1 << 16,
+    MAX_HEAD_DIM = 1 << 10,               /* what the kernels rotate and attend */
     MAX_LAYERS_HEADS_HEAD_DIM = 1 << 28,  /* num_hidden_layers * num_attention_heads * head_dim */
     MAX_CONFIG_BYTES = 1 << 20,           /* of the file */
     QWEN2_DEFAULT_WINDOW = 4096,          /* transformers' Qwen2Config */
@@ -79,9 +80,12 @@ static const char *const NOT_UNDERSTOOD[] = {
 
 static enum status read_family(const struct config_keys *keys, enum config_family *family)
 {
-    const json_t *type = config_key(keys, "model_type");
-    const json_t *architecture = json_array_get(config_key(keys, "architectures"), 0);
+    const json_t *type = config_key(keys, "model_type"), *architectures = config_key(keys, "architectures");
+    const json_t *architecture = json_array_get(architectures, 0);
     char shown[64];
+    if (architectures && !json_is_array(architectures))
+        return config_refuse(keys, "architectures", "%s must be a list, as in [\"LlamaForCausalLM\"]",
+                             json_input_show(architectures, shown, sizeof shown));
     if (!type && !architecture)
         return config_refuse(keys, "model_type", "is missing; it must be \"llama\", \"qwen2\" or \"mistral\"");
     int by_type = -1, by_architecture = -1;
@@ -157,7 +161,7 @@ static enum status read_dtype(const struct config_keys *keys, enum dtype *dtype)
 static enum status read_head_dim(const struct config_keys *keys, struct config *config)
 {
     if (config_key(keys, "head_dim")) {
-        if (config_count(keys, "head_dim", MAX_HEADS, &config->head_dim) != STATUS_OK)
+        if (config_count(keys, "head_dim", MAX_HEAD_DIM, &config->head_dim) != STATUS_OK)
             return keys->error->status;
     } else {
         if (config->hidden_size % config->num_attention_heads != 0)
@@ -166,6 +170,10 @@ static enum status read_head_dim(const struct config_keys *keys, struct config *
                                  (long long)config->hidden_size, (long long)config->num_attention_heads);
         config->head_dim = config->hidden_size / config->num_attention_heads;
     }
+    if (config->head_dim > MAX_HEAD_DIM)
+        return config_refuse(keys, "head_dim",
+                             "= hidden_size / num_attention_heads = %lld is over %d, the largest that runs",
+                             (long long)config->head_dim, MAX_HEAD_DIM);
     if (config->head_dim % 2 != 0)
         return config_refuse(keys, "head_dim", "%lld is odd; rotary embeddings turn pairs of values",
                              (long long)config->head_dim);

@@ -1,10 +1,11 @@
 #include "engine/json_input.h"
 
+#include "engine/input_file.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 const char *json_input_printable(const char *text, char *to, size_t size)
 {
@@ -68,19 +69,14 @@ enum status json_input_text(const char *path, const char *text, size_t size, jso
     return error_set(error, STATUS_INPUT, "%s: malformed JSON: the top level must be an object {...}", path);
 }
 
-/* The whole of an open file; *text is malloc'd. */
-static enum status read_all(FILE *file, const char *path, size_t max_bytes, char **text, size_t *size,
+/* The whole of an open file of that length; *text is malloc'd. */
+static enum status read_all(FILE *file, const char *path, off_t length, size_t max_bytes, char **text, size_t *size,
                             struct error *error)
 {
-    struct stat facts;
-    if (fstat(fileno(file), &facts) != 0)
-        return error_set(error, STATUS_INPUT, "%s: cannot be read: %s", path, strerror(errno));
-    if (!S_ISREG(facts.st_mode))
-        return error_set(error, STATUS_INPUT, "%s: not a regular file; give the path of a JSON file", path);
-    if ((uint64_t)facts.st_size > max_bytes)
+    if ((uint64_t)length > max_bytes)
         return error_set(error, STATUS_INPUT, "%s: %lld bytes long; such a file has at most %zu", path,
-                         (long long)facts.st_size, max_bytes);
-    size_t bytes = (size_t)facts.st_size;
+                         (long long)length, max_bytes);
+    size_t bytes = (size_t)length;
     *text = malloc(bytes + 1);
     if (!*text)
         return error_set(error, STATUS_DEVICE, "%s: out of memory for its %zu bytes", path, bytes);
@@ -96,12 +92,13 @@ static enum status read_all(FILE *file, const char *path, size_t max_bytes, char
 enum status json_input_file(const char *path, size_t max_bytes, json_t **root, struct error *error)
 {
     *root = NULL;
-    FILE *file = fopen(path, "rb");
-    if (!file)
-        return error_set(error, STATUS_INPUT, "%s: cannot be opened: %s", path, strerror(errno));
+    FILE *file;
+    off_t length;
+    if (input_file_open(path, "give the path of a JSON file", &file, &length, error) != STATUS_OK)
+        return error->status;
     char *text = NULL;
     size_t size = 0;
-    enum status status = read_all(file, path, max_bytes, &text, &size, error);
+    enum status status = read_all(file, path, length, max_bytes, &text, &size, error);
     if (fclose(file) != 0 && status == STATUS_OK)
         status = error_set(error, STATUS_INPUT, "%s: cannot be read: %s", path, strerror(errno));
     if (status == STATUS_OK)

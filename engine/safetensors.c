@@ -1,10 +1,10 @@
 #include "engine/safetensors.h"
 
+#include "engine/input_file.h"
 #include "engine/json_input.h"
 #include "engine/safetensors_header.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,21 +27,15 @@ struct safetensors {
     struct safetensor_list list; /* sorted by name once open */
 };
 
-static enum status map_descriptor(int descriptor, struct mapping *mapping, struct error *error)
+static enum status map_descriptor(int descriptor, off_t bytes, struct mapping *mapping, struct error *error)
 {
-    struct stat facts;
-    if (fstat(descriptor, &facts) != 0)
-        return error_set(error, STATUS_INPUT, "%s: cannot be read: %s", mapping->path, strerror(errno));
-    if (!S_ISREG(facts.st_mode))
-        return error_set(error, STATUS_INPUT, "%s: not a regular file; give a .safetensors file or its folder",
-                         mapping->path);
-    if (facts.st_size == 0)
+    if (bytes == 0)
         return error_set(error, STATUS_INPUT, "%s: truncated: the file is empty; fetch it again", mapping->path);
-    void *memory = mmap(NULL, (size_t)facts.st_size, PROT_READ, MAP_PRIVATE, descriptor, 0);
+    void *memory = mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, descriptor, 0);
     if (memory == MAP_FAILED)
         return error_set(error, STATUS_INPUT, "%s: cannot be mapped: %s", mapping->path, strerror(errno));
     mapping->memory = memory;
-    mapping->bytes = (size_t)facts.st_size;
+    mapping->bytes = (size_t)bytes;
     return STATUS_OK;
 }
 
@@ -57,10 +51,11 @@ static enum status add_file(struct safetensors *files, const char *path, struct 
     if (!mapping->path)
         return error_set(error, STATUS_DEVICE, "%s: out of memory", path);
     files->mapping_count++;
-    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (descriptor < 0)
-        return error_set(error, STATUS_INPUT, "%s: cannot be opened: %s", path, strerror(errno));
-    enum status status = map_descriptor(descriptor, mapping, error);
+    int descriptor;
+    off_t bytes;
+    if (input_file_descriptor(path, "give a .safetensors file or its folder", &descriptor, &bytes, error) != STATUS_OK)
+        return error->status;
+    enum status status = map_descriptor(descriptor, bytes, mapping, error);
     close(descriptor); /* read only: nothing can be lost */
     if (status != STATUS_OK)
         return status;

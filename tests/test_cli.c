@@ -535,9 +535,14 @@ static void json_of_every_experiment(void **state)
         char line[256];
         snprintf(line, sizeof line, "run %s --model @tiny --quick --format json --out @out", (*experiment)->name);
         json_t *document = json_of(line, 1), *rows = json_object_get(document, (*experiment)->name);
+        size_t count = json_array_size(rows);
         assert_true(json_is_array(rows) && json_array_size(rows) > 0);
         for (size_t i = 0; i < (*experiment)->tables[0].column_count; i++)
             assert_non_null(json_object_get(json_array_get(rows, 0), (*experiment)->tables[0].columns[i].name));
+        json_decref(document);
+        strcat(line, " --resume"); /* takes its own rows: their keys are unique, their cells what their columns say */
+        document = json_of(line, 1);
+        assert_int_equal(json_array_size(json_object_get(document, (*experiment)->name)), count);
         json_decref(document);
     }
 }

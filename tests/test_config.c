@@ -182,7 +182,8 @@ static void shapes_that_do_not_fit_are_refused(void **state)
         {"{\"hidden_size\": 100}", "hidden_size", "not divisible by num_attention_heads 12"},
         {"{\"head_dim\": 7}", "head_dim", "odd"},
         {"{\"hidden_size\": 36}", "head_dim", "odd"},
-        {"{\"head_dim\": 65536, \"num_attention_heads\": 65536, \"num_key_value_heads\": 1}", "head_dim", "268435456"},
+        {"{\"head_dim\": 1024, \"num_hidden_layers\": 8, \"num_attention_heads\": 65536, \"num_key_value_heads\": 1}",
+         "head_dim", "268435456"},
         {"{\"rms_norm_eps\": 0}", "rms_norm_eps", "0"},
         {"{\"rms_norm_eps\": -1e-6}", "rms_norm_eps", "-1e-6"},
         {"{\"rms_norm_eps\": \"1e-6\"}", "rms_norm_eps", "1e-6"},
@@ -379,7 +380,7 @@ static void malformed_files_are_refused(void **state)
         expect_refusal("truncated", "malformed", "");
     }
     unlink(file);
-    expect_refusal("absent", "cannot be opened", "No such file");
+    expect_refusal("absent", "cannot read", "No such file");
     assert_int_equal(mkdir(file, 0700), 0);
     expect_refusal("a folder", "regular file", "");
     assert_int_equal(rmdir(file), 0);
@@ -402,7 +403,8 @@ static void bounds_are_inclusive(void **state)
         {"{\"intermediate_size\": 16777217}", "intermediate_size", "16777216"},
         {"{\"num_hidden_layers\": 4097}", "num_hidden_layers", "4096"},
         {"{\"num_attention_heads\": 65537}", "num_attention_heads", "65536"},
-        {"{\"head_dim\": 65538}", "head_dim", "65536"},
+        {"{\"head_dim\": 1026}", "head_dim", "1024"},
+        {"{\"hidden_size\": 12312}", "head_dim", "1024"},
         {"{\"max_position_embeddings\": 2147483648}", "max_position_embeddings", "2147483647"},
     };
     EXPECT_REFUSALS(rows);

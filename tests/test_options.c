@@ -80,7 +80,7 @@ static void bytes(void **state)
         {"1.5GiB", UINT64_C(1610612736)},
         {"12.49GB", UINT64_C(12490000000)}, /* exact, though 12.49 is no binary fraction */
         {"0.000000001GB", 1},
-        {"18446744073709551615", UINT64_MAX},
+        {"9223372036854775807", INT64_MAX},
     };
     for (size_t i = 0; i < COUNT(good); i++) {
         uint64_t value = 0;
@@ -109,6 +109,8 @@ static void bytes(void **state)
                                       "0.0000000001GB",
                                       "0.1kBB",
                                       "99999999TiB",
+                                      "9223372036854775808",
+                                      "8388608TiB",
                                       "0GB",
                                       "0x10"};
     for (size_t i = 0; i < COUNT(bad); i++) {

@@ -65,7 +65,7 @@ static enum status run(struct bench *bench, struct error *error)
     struct error closing = {0};
     bool complete = status == STATUS_OK || status == STATUS_CHECK_FAILED; /* measured in full, whatever it showed */
     enum status closed = output_finish(bench, complete, &closing);
-    if (closed && status == STATUS_OK) {
+    if (closed && complete) { /* also where a check failed: without its rows there is nothing to show for it */
         *error = closing;
         status = closed;
     }

@@ -72,9 +72,6 @@ int32_t *bench_tokens(const struct bench *bench, int64_t count, uint64_t stream)
 /* What the CSV's `weights` column says: "synthetic", or the name of the folder with the weights. */
 const char *bench_weights_name(const struct bench *bench);
 
-/* Fills in model, device, dtype and weights of the current row; results_end_row() does it for tables that have them. */
-void bench_set_common(const struct bench *bench, struct results *results);
-
 /* Set by Ctrl-C and SIGTERM. Drivers look at it between measurements; model_prefill() between chunks. */
 bool bench_interrupted(void);
 const volatile sig_atomic_t *bench_stop_flag(void);

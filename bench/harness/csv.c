@@ -1,5 +1,6 @@
 /* CSV by libcsv, both ways. */
 #include "bench/harness/output.h"
+#include "engine/input_file.h"
 
 #include <csv.h>
 #include <errno.h>
@@ -105,9 +106,9 @@ static void on_row(int character, void *data)
 enum status csv_table_read(struct csv_table *table, const char *path, struct error *error)
 {
     *table = (struct csv_table){0};
-    FILE *file = fopen(path, "rbe");
-    if (!file)
-        return error_set(error, STATUS_INPUT, "%s: cannot read: %s", path, strerror(errno));
+    FILE *file;
+    if (input_file_open(path, "give a CSV file", &file, NULL, error) != STATUS_OK)
+        return error->status;
     struct reader reader = {.table = table, .path = path, .error = error};
     struct csv_parser parser;
     if (csv_init(&parser, CSV_STRICT | CSV_STRICT_FINI) != 0) {

@@ -1,6 +1,7 @@
 /* <name>.meta.json: what a CSV was made with, so that a number can be trusted, compared and made again. */
 #include "bench/harness/output.h"
 #include "bench/version.h"
+#include "engine/json_input.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -15,9 +16,12 @@ struct meta {
     json_t *notes; /* what the driver and the ceilings add */
 };
 
+enum { MAX_META_BYTES = 1 << 20 };
+
 /* The settings that rows must share to stand in one table. */
-static const char *const settings[] = {"kvlab",       "model",  "weights", "dtype", "kv_dtype", "seed",
-                                       "device_kind", "device", "threads", "quick", "reps",     "budget"};
+static const char *const settings[] = {"kvlab",   "model",    "config_hash", "weights",     "weights_hash",
+                                       "dtype",   "kv_dtype", "seed",        "device_kind", "device",
+                                       "threads", "quick",    "reps",        "budget"};
 
 static void set(json_t *object, const char *key, json_t *value)
 {
@@ -137,7 +141,11 @@ enum status meta_open(struct bench *bench, struct error *error)
     set(facts, "command", command_line(bench->experiment->name, bench->argc, bench->argv));
     if (bench->config.name[0]) {
         set(facts, "model", json_string(bench->config.name));
+        set(facts, "config_hash", json_sprintf("%016llx", (unsigned long long)model_config_hash(&bench->config)));
         set(facts, "weights", json_string(bench_weights_name(bench)));
+        if (bench->weights_dir[0])
+            set(facts, "weights_hash",
+                json_sprintf("%016llx", (unsigned long long)model_weights_hash(bench->weights_dir)));
         set(facts, "dtype", json_string(dtype_name(bench->dtype)));
     }
     set(facts, "kv_dtype", json_string(dtype_name(bench->kv_dtype)));
@@ -204,14 +212,12 @@ static const char *shown(const json_t *value, char *text, size_t size)
 enum status meta_same_settings(const struct bench *bench, const char *meta_path, const char *csv_path,
                                struct error *error)
 {
-    json_error_t reason;
-    json_t *older = json_load_file(meta_path, JSON_REJECT_DUPLICATES, &reason);
-    if (!json_is_object(older)) {
-        json_decref(older);
-        return error_set(error, STATUS_INPUT,
-                         "%s: cannot tell what it was made with (%s: %s); leave --resume out to measure anew", csv_path,
-                         meta_path, older ? "not an object" : reason.text);
-    }
+    json_t *older;
+    struct error reason;
+    if (json_input_file(meta_path, MAX_META_BYTES, &older, &reason) != STATUS_OK)
+        return error_set(error, reason.status,
+                         "%s: cannot tell what it was made with (%s); leave --resume out to measure anew", csv_path,
+                         reason.message);
     enum status status = STATUS_OK;
     for (size_t i = 0; !status && i < sizeof settings / sizeof settings[0]; i++) {
         const json_t *then = json_object_get(older, settings[i]),

@@ -191,6 +191,8 @@ enum status bytes_parse(uint64_t *bytes, const char *text, const char *option, s
         if (__builtin_add_overflow(*bytes, (uint64_t)(product / ten), bytes))
             return error_set(error, STATUS_INPUT, "--%s: %s is more bytes than 64 bits hold", option, text);
     }
+    if (*bytes > INT64_MAX) /* columns and JSON hold signed numbers */
+        return error_set(error, STATUS_INPUT, "--%s: %s is more than 2^63 - 1 bytes", option, text);
     if (*bytes == 0)
         return error_set(error, STATUS_INPUT, "--%s: it must be more than 0 bytes", option);
     return STATUS_OK;

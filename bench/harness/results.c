@@ -6,7 +6,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 const struct column common_columns[] = {
     {"model", COLUMN_TEXT, .explain = "The model: a name of data/models, or the folder that --model named."},
@@ -27,7 +26,7 @@ static size_t column_index(const struct results *results, const char *name)
 
 /* ---- opening ---------------------------------------------------------------------------------------------------- */
 
-static enum status no_memory(const struct results *results, struct error *error)
+enum status results_no_memory(const struct results *results, struct error *error)
 {
     return error_set(error, STATUS_DEVICE, "%s: out of memory", results->name);
 }
@@ -40,31 +39,13 @@ static enum status make_columns(struct results *results, struct error *error)
     results->columns = calloc(results->column_count, sizeof *results->columns);
     results->current = calloc(results->column_count, sizeof *results->current);
     if (!results->columns || !results->current)
-        return no_memory(results, error);
+        return results_no_memory(results, error);
     for (size_t i = 0; i < results->column_count; i++)
         results->columns[i] = i < common ? &common_columns[i] : &table->columns[i - common];
     return STATUS_OK;
 }
 
-static enum status write_line(struct results *results, const char *const *cells, struct error *error)
-{
-    assert(results->column_count > 0);
-    bool *is_text = calloc(results->column_count, sizeof *is_text);
-    size_t length;
-    char *line = NULL;
-    if (is_text) {
-        for (size_t i = 0; i < results->column_count; i++)
-            is_text[i] = results->columns[i]->kind == COLUMN_TEXT;
-        line = csv_line(cells, is_text, results->column_count, &length);
-    }
-    enum status status = line ? row_file_append(&results->file, line, length, error) : no_memory(results, error);
-    free(line);
-    free(is_text);
-    return status;
-}
-
-/* Takes over results->current as the next row. */
-static enum status keep_row(struct results *results, struct error *error)
+enum status results_keep_row(struct results *results, struct error *error)
 {
     assert(results->column_count > 0);
     char **fresh = calloc(results->column_count, sizeof *fresh);
@@ -73,70 +54,11 @@ static enum status keep_row(struct results *results, struct error *error)
         results->rows = rows;
     if (!fresh || !rows) {
         free(fresh);
-        return no_memory(results, error);
+        return results_no_memory(results, error);
     }
     results->rows[results->row_count++] = results->current;
     results->current = fresh;
     return STATUS_OK;
-}
-
-/* --resume: the rows of the older file, if it was made with the settings of this run. */
-static enum status keep_older_rows(struct results *results, const char *csv_path, struct error *error)
-{
-    struct csv_table older = {0};
-    enum status status = meta_same_settings(results->bench, results->meta_path, csv_path, error);
-    if (!status)
-        status = csv_table_read(&older, csv_path, error);
-    if (status)
-        return status;
-    bool same = older.column_count == results->column_count;
-    for (size_t i = 0; same && i < older.column_count; i++)
-        same = strcmp(older.columns[i], results->columns[i]->name) == 0;
-    if (!same)
-        status = error_set(error, STATUS_INPUT,
-                           "%s: its columns are not those of this kvlab; leave --resume out to measure anew", csv_path);
-    for (size_t row = 0; !status && row < older.row_count; row++) {
-        for (size_t i = 0; i < results->column_count; i++) {
-            char *cell = older.cells[row][i];
-            older.cells[row][i] = NULL;
-            results->current[i] = cell[0] ? cell : NULL;
-            if (!cell[0])
-                free(cell);
-        }
-        status = keep_row(results, error);
-    }
-    results->kept = results->row_count;
-    results->on_disk = !status;
-    csv_table_free(&older);
-    return status;
-}
-
-static enum status open_files(struct results *results, struct error *error)
-{
-    const char *folder = results->bench->options.out;
-    const char **names = calloc(results->column_count, sizeof *names);
-    char *csv_path = NULL;
-    if (!names || asprintf(&csv_path, "%s/%s.csv", folder, results->name) < 0 ||
-        asprintf(&results->meta_path, "%s/%s.meta.json", folder, results->name) < 0) {
-        free(names);
-        return no_memory(results, error);
-    }
-    /* Worked out from other rows, or from nothing but the config: made anew in no time. */
-    bool derived = results->table->suffix[0] != 0 || !results->bench->experiment->needs_device;
-    enum status status = STATUS_OK;
-    if (results->bench->options.resume && !derived && access(csv_path, F_OK) == 0)
-        status = keep_older_rows(results, csv_path, error);
-    if (!status)
-        status = row_file_create(&results->file, csv_path, error);
-    for (size_t i = 0; i < results->column_count; i++)
-        names[i] = results->columns[i]->name;
-    if (!status)
-        status = write_line(results, names, error);
-    for (size_t row = 0; !status && row < results->row_count; row++)
-        status = write_line(results, (const char *const *)results->rows[row], error);
-    free(names);
-    free(csv_path);
-    return status;
 }
 
 static void results_free(struct results *results)
@@ -166,7 +88,7 @@ enum status results_open(struct results **opened, struct bench *bench, const str
     snprintf(results->name, sizeof results->name, "%s%s", bench->experiment->name, table->suffix);
     enum status status = make_columns(results, error);
     if (!status && !bench->options.dry_run)
-        status = open_files(results, error);
+        status = results_open_files(results, error);
     if (status) {
         results_free(results);
         return status;
@@ -237,69 +159,21 @@ void results_set_missing(struct results *results, const char *column, const char
     output_note(results->bench, "%s: %s is empty: %s", results->name, column, reason);
 }
 
-static void set_common(struct results *results, bool over_what_is_set)
+void results_set_common(struct results *results)
 {
     const struct bench *bench = results->bench;
     const char *const values[COMMON_COLUMNS] = {bench->config.name, bench->device ? bench->device->info.kind : "",
                                                 dtype_name(bench->dtype), bench_weights_name(bench)};
     for (size_t i = 0; results->table->common && i < COMMON_COLUMNS; i++)
-        if (over_what_is_set || !results->current[i])
+        if (!results->current[i])
             results_set_text(results, common_columns[i].name, values[i]);
-}
-
-void bench_set_common(const struct bench *bench, struct results *results)
-{
-    assert(results->bench == bench);
-    set_common(results, true);
-}
-
-/* A fit of rows that are gone would stand beside rows that it does not fit. */
-static void remove_derived(const struct results *results)
-{
-    const struct experiment *experiment = results->bench->experiment;
-    for (size_t t = 0; results->table->suffix[0] == 0 && t < experiment->table_count; t++) {
-        static const char *const endings[] = {".csv", ".meta.json"};
-        const char *suffix = experiment->tables[t].suffix;
-        for (size_t i = 0; suffix[0] && i < sizeof endings / sizeof endings[0]; i++) {
-            char *path;
-            if (asprintf(&path, "%s/%s%s%s", results->bench->options.out, experiment->name, suffix, endings[i]) < 0)
-                continue;
-            unlink(path);
-            free(path);
-        }
-    }
-}
-
-/* The first row is safely written: the new CSV and its meta file take the place of the older ones. Should the machine
-   stop in between, a CSV without a meta file is left, which --resume refuses; never one with another run's meta file.
- */
-static enum status put_in_place(struct results *results, struct error *error)
-{
-    struct row_file meta = {.descriptor = -1};
-    enum status status = meta_write(results, &meta, error);
-    if (!status) {
-        unlink(results->meta_path);
-        status = row_file_put_in_place(&results->file, error);
-    }
-    if (!status) {
-        results->on_disk = true;
-        remove_derived(results);
-        status = row_file_put_in_place(&meta, error);
-    }
-    row_file_close(&meta);
-    return status;
 }
 
 enum status results_end_row(struct results *results, struct error *error)
 {
-    set_common(results, false);
-    enum status status = STATUS_OK;
-    if (!results->bench->options.dry_run) {
-        status = write_line(results, (const char *const *)results->current, error);
-        if (!status && !results->file.in_place)
-            status = put_in_place(results, error);
-    }
-    return status ? status : keep_row(results, error);
+    results_set_common(results);
+    enum status status = results->bench->options.dry_run ? STATUS_OK : results_write_row(results, error);
+    return status ? status : results_keep_row(results, error);
 }
 
 size_t results_rows(const struct results *results)
@@ -338,47 +212,50 @@ bool results_has(const struct results *results, const struct key *keys, size_t c
 
 /* ---- closing ---------------------------------------------------------------------------------------------------- */
 
-static enum status rewrite_meta(struct results *results, struct error *error)
-{
-    if (!results->on_disk)
-        return STATUS_OK;
-    struct row_file meta = {.descriptor = -1};
-    enum status status = meta_write(results, &meta, error);
-    if (!status)
-        status = row_file_put_in_place(&meta, error);
-    row_file_close(&meta);
-    return status;
-}
-
+/* A file that is in place stays open until output_free(): whether it still is there is asked once more at the end. */
 enum status results_close(struct results *results, bool complete, struct error *error)
 {
     if (!results || results->closed)
         return STATUS_OK;
-    struct bench *bench = results->bench;
     results->closed = true;
     results->complete = complete;
-    row_file_close(&results->file);
-    enum status status = rewrite_meta(results, error);
-    if (results->row_count && bench->options.format != FORMAT_JSON) {
-        progress_clear(bench);
-        if (bench->output->printed)
-            putchar('\n');
-        print_table(results, bench->options.format);
-        bench->output->printed = true;
-    }
-    return status;
+    if (!results->file.in_place)
+        row_file_close(&results->file);
+    return results_rewrite_meta(results, error);
 }
 
+void output_print(struct bench *bench)
+{
+    struct output *output = bench->output;
+    progress_clear(bench);
+    if (bench->options.format == FORMAT_JSON) {
+        if (output->tables && !output->printed)
+            print_json(output);
+        output->printed = true;
+        return;
+    }
+    for (struct results *results = output->tables; results; results = results->next) {
+        if (!results->row_count || !results->closed || results->printed)
+            continue;
+        if (output->printed)
+            putchar('\n');
+        print_table(results, bench->options.format);
+        output->printed = results->printed = true;
+    }
+}
+
+/* First all files, then stdout: its reader may be gone. */
 enum status output_finish(struct bench *bench, bool complete, struct error *error)
 {
     enum status status = STATUS_OK;
     for (struct results *results = bench->output->tables; results; results = results->next) {
-        enum status closed = results->closed ? rewrite_meta(results, error) /* notes that came after it was closed */
-                                             : results_close(results, complete, error);
+        struct error ignored;
+        struct error *to = status ? &ignored : error;
+        enum status closed = results->closed ? results_rewrite_meta(results, to) /* notes that came after */
+                                             : results_close(results, complete, to);
         status = status ? status : closed;
     }
-    if (bench->options.format == FORMAT_JSON && bench->output->tables)
-        print_json(bench->output);
+    output_print(bench);
     return status;
 }
 
@@ -394,8 +271,8 @@ void output_free(struct bench *bench)
     }
     for (size_t i = 0; i < output->note_count; i++)
         free(output->notes[i]);
-    if (output->samples)
-        fclose(output->samples);
+    samples_close(&output->samples);
+    folder_release(output);
     free(output);
     bench->output = NULL;
 }

@@ -2,6 +2,7 @@
 
    - A file replaces an older one only once its first row is safely written; each later row is appended and flushed
    whole, or (disk full) taken back, so that what is on disk always parses.
+   - One run at a time writes an experiment's files in a folder. Should something else take them away, the run fails.
    - A missing value is an empty cell, and one line on stderr says why.
    - With --dry-run nothing is written; rows go to the terminal only.
    - A table with a suffix ("_fit") is worked out from the main one, and an experiment without a device from the config
@@ -33,11 +34,12 @@ struct table {
 };
 
 /* Opens a table of the running experiment. With --resume, rows of an existing file that was made with the same settings
-   are kept. Status 2 if the folder cannot be written, or an existing file does not match on --resume. */
+   are kept, each checked cell by cell. Status 2 if the folder cannot be written, or an existing file does not match on
+   --resume. */
 enum status results_open(struct results **results, struct bench *bench, const struct table *table, struct error *error);
-/* Prints the table as --format says (a terminal table by default), writes the meta file, closes. Takes NULL.
-   `complete` false: the run was interrupted. Tables that a driver leaves open, because something failed, are closed as
-   incomplete when its run() has returned. */
+/* No more rows: brings the meta file up to date. Takes NULL. stdout gets the table, as --format says, once the files of
+   all tables are written. `complete` false: the run was interrupted. Tables that a driver leaves open, because
+   something failed, are closed as incomplete when its run() has returned. */
 enum status results_close(struct results *results, bool complete, struct error *error);
 
 /* One row: set every column, in any order, then end it. A column that is not set is an empty cell. Setting an unknown

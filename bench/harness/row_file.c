@@ -14,8 +14,21 @@ static void cut_back(int descriptor, off_t end)
         lseek(descriptor, end, SEEK_SET);
 }
 
+/* Nothing but a regular file is replaced: a folder cannot be, and a FIFO or a device is somebody's. */
+enum status row_file_check_target(const char *path, struct error *error)
+{
+    struct stat facts;
+    if (stat(path, &facts) != 0 || S_ISREG(facts.st_mode))
+        return STATUS_OK;
+    return error_set(error, STATUS_INPUT, "%s: %s stands there, and no file to replace; move it, or give another --out",
+                     path, S_ISDIR(facts.st_mode) ? "a folder" : "something else");
+}
+
 enum status row_file_create(struct row_file *file, const char *path, struct error *error)
 {
+    *file = (struct row_file){.descriptor = -1};
+    if (row_file_check_target(path, error) != STATUS_OK)
+        return error->status;
     *file = (struct row_file){.descriptor = -1, .path = strdup(path)};
     /* Beside it: a rename is atomic only within one file system. A name of its own: two runs do not meet. */
     if (!file->path || asprintf(&file->temporary, "%s.XXXXXX", path) < 0) {
@@ -54,14 +67,88 @@ enum status row_file_append(struct row_file *file, const char *text, size_t leng
     return STATUS_OK;
 }
 
+enum status row_file_make_ready(struct row_file *file, struct error *error)
+{
+    if (row_file_check_target(file->path, error) != STATUS_OK)
+        return error->status;
+    if (fsync(file->descriptor) != 0 && errno != EINVAL) /* EINVAL: a file system that has no fsync() */
+        return error_set(error, STATUS_INPUT, "%s: cannot write: %s", file->path, strerror(errno));
+    return STATUS_OK;
+}
+
 enum status row_file_put_in_place(struct row_file *file, struct error *error)
 {
     if (file->in_place)
         return STATUS_OK;
-    /* The old file goes only when the new one is really on disk. EINVAL: a file system that has no fsync(). */
-    if ((fsync(file->descriptor) != 0 && errno != EINVAL) || rename(file->temporary, file->path) != 0)
+    /* The old file goes only when the new one is really on disk. */
+    if (row_file_make_ready(file, error) != STATUS_OK)
+        return error->status;
+    if (rename(file->temporary, file->path) != 0)
         return error_set(error, STATUS_INPUT, "%s: cannot write: %s", file->path, strerror(errno));
     file->in_place = true;
+    return STATUS_OK;
+}
+
+enum status row_file_check(const struct row_file *file, struct error *error)
+{
+    struct stat ours, there;
+    if (file->descriptor < 0 || !file->in_place)
+        return STATUS_OK;
+    if (fstat(file->descriptor, &ours) == 0 && stat(file->path, &there) == 0 && ours.st_dev == there.st_dev &&
+        ours.st_ino == there.st_ino)
+        return STATUS_OK;
+    return error_set(error, STATUS_INPUT,
+                     "%s: it was deleted or replaced while this run wrote it, and the rows of this run are lost; "
+                     "measure again",
+                     file->path);
+}
+
+/* Bytes up to the last line end: what a killed run or a full disk left after it is no line. */
+static enum status find_end(struct row_file *file, off_t size, struct error *error)
+{
+    char bytes[4096];
+    for (file->end = size; file->end > 0;) {
+        off_t from = file->end > (off_t)sizeof bytes ? file->end - (off_t)sizeof bytes : 0;
+        ssize_t got = pread(file->descriptor, bytes, (size_t)(file->end - from), from);
+        if (got <= 0)
+            return error_set(error, STATUS_INPUT, "%s: cannot read: %s", file->path, strerror(errno));
+        const char *newline = memrchr(bytes, '\n', (size_t)got);
+        file->end = newline ? from + (newline - bytes) + 1 : from;
+        if (newline)
+            break;
+    }
+    return STATUS_OK;
+}
+
+enum status row_file_open(struct row_file *file, const char *path, bool *made, struct error *error)
+{
+    struct stat facts;
+    *file = (struct row_file){.descriptor = -1, .path = strdup(path), .in_place = true};
+    if (!file->path)
+        return error_set(error, STATUS_DEVICE, "%s: out of memory", path);
+    /* O_NONBLOCK: no wait for a FIFO's reader. */
+    static const int flags = O_RDWR | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+    file->descriptor = open(path, flags | O_CREAT | O_EXCL, 0666);
+    *made = file->descriptor >= 0;
+    if (!*made && errno == EEXIST)
+        file->descriptor = open(path, flags | O_CREAT, 0666);
+    enum status status = STATUS_OK;
+    if (file->descriptor < 0 || fstat(file->descriptor, &facts) != 0)
+        status = error_set(error, STATUS_INPUT, "%s: cannot write: %s", path, strerror(errno));
+    else if (!S_ISREG(facts.st_mode))
+        status = error_set(error, STATUS_INPUT, "%s: not a regular file; give the path of a file", path);
+    else
+        status = find_end(file, facts.st_size, error);
+    if (status)
+        row_file_close(file);
+    return status;
+}
+
+enum status row_file_cut(struct row_file *file, off_t end, struct error *error)
+{
+    if (ftruncate(file->descriptor, end) != 0)
+        return error_set(error, STATUS_INPUT, "%s: cannot write: %s", file->path, strerror(errno));
+    file->end = end;
     return STATUS_OK;
 }
 
@@ -75,46 +162,4 @@ void row_file_close(struct row_file *file)
     free(file->temporary);
     free(file->path);
     *file = (struct row_file){.descriptor = -1};
-}
-
-/* mkdir -p */
-static enum status make_folders(const char *folder, struct error *error)
-{
-    char *path = strdup(folder);
-    if (!path)
-        return error_set(error, STATUS_DEVICE, "%s: out of memory", folder);
-    enum status status = STATUS_OK;
-    for (char *slash = path + 1; !status && slash; slash++) {
-        slash = strchr(slash, '/');
-        if (slash)
-            *slash = 0;
-        if (mkdir(path, 0777) != 0 && errno != EEXIST)
-            status = error_set(error, STATUS_INPUT, "%s: cannot make this folder: %s; give another with --out", folder,
-                               strerror(errno));
-        if (!slash)
-            break;
-        *slash = '/';
-    }
-    free(path);
-    return status;
-}
-
-enum status folder_make_ready(const char *folder, const char *name, struct error *error)
-{
-    static const char zeros[4096];
-    enum status status = make_folders(folder, error);
-    if (status)
-        return status;
-    char *path;
-    if (asprintf(&path, "%s/%s", folder, name) < 0)
-        return error_set(error, STATUS_DEVICE, "%s: out of memory", folder);
-    struct row_file probe;
-    status = row_file_create(&probe, path, error);
-    if (!status)
-        status = row_file_append(&probe, zeros, sizeof zeros, error);
-    if (!status && fsync(probe.descriptor) != 0 && errno != EINVAL)
-        status = error_set(error, STATUS_INPUT, "%s: cannot write: %s", path, strerror(errno));
-    row_file_close(&probe);
-    free(path);
-    return status;
 }
