@@ -177,7 +177,11 @@ extern "C" __attribute__((visibility("default"))) enum status kvlab_cuda_open(in
 {
     int count = 0;
     *device = NULL;
-    CUDA_TRY(error, cudaGetDeviceCount(&count));
+    cudaError_t code = cudaGetDeviceCount(&count);
+    if (code != cudaSuccess) {
+        cuda_fail(error, code, "cudaGetDeviceCount", __FILE__, __LINE__);
+        return error_prefix(error, "no NVIDIA driver or card answers here (--device cpu goes without)");
+    }
     if (ordinal >= count)
         return error_set(error, STATUS_DEVICE, "device cuda:%d: there are %d devices, numbered from 0", ordinal, count);
     struct cuda_device *cuda = static_cast<struct cuda_device *>(calloc(1, sizeof *cuda));
