@@ -1,6 +1,9 @@
 #include "tests/experiment_place.h"
 
+#include "bench/harness/output.h"
+
 #include <ftw.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +19,17 @@ static const char config_text[] =
     "\"hidden_act\": \"silu\", \"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-6, \"rope_theta\": 1000000.0,"
     "\"tie_word_embeddings\": true, \"torch_dtype\": \"float32\", \"use_sliding_window\": false}";
 
+static int write_model(const char *name, const char *config)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    if (mkdir(path, 0777) != 0)
+        return -1;
+    snprintf(path, sizeof path, "%s/%s/config.json", folder, name);
+    FILE *file = fopen(path, "wb");
+    return file && fputs(config, file) >= 0 && fclose(file) == 0 ? 0 : -1;
+}
+
 int place_make(void **state)
 {
     (void)state;
@@ -23,13 +37,17 @@ int place_make(void **state)
     strcpy(folder, "/tmp/kvlab-place-XXXXXX");
     if (!realpath(given ? given : "build/kvlab", binary) || !mkdtemp(folder))
         return -1;
-    char path[128];
-    snprintf(path, sizeof path, "%s/tiny", folder);
-    if (mkdir(path, 0777) != 0)
-        return -1;
-    snprintf(path, sizeof path, "%s/tiny/config.json", folder);
-    FILE *file = fopen(path, "wb");
-    return file && fputs(config_text, file) >= 0 && fclose(file) == 0 ? 0 : -1;
+    return write_model("tiny", config_text);
+}
+
+void place_model(const char *name, const char *config)
+{
+    assert_int_equal(write_model(name, config), 0);
+}
+
+const char *place_folder(void)
+{
+    return folder;
 }
 
 static int remove_entry(const char *path, const struct stat *facts, int kind, struct FTW *place)
@@ -57,6 +75,13 @@ static char *read_whole(const char *path)
     assert_true(fread(text, 1, MOST - 1, file) < MOST - 1);
     fclose(file);
     return text;
+}
+
+char *place_file(const char *name)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return read_whole(path);
 }
 
 const char *place_run(const char *line, int status)
@@ -121,6 +146,38 @@ int64_t place_int(const struct csv_table *table, size_t row, const char *column)
 double place_real(const struct csv_table *table, size_t row, const char *column)
 {
     return strtod(number(table, row, column), NULL);
+}
+
+void place_set(const char *name, size_t row, const char *column, const char *value)
+{
+    char path[128];
+    struct csv_table table = place_csv(name);
+    int at = csv_table_column(&table, column);
+    assert_true(at >= 0 && row < table.row_count);
+    free(table.cells[row][at]);
+    table.cells[row][at] = strdup(value);
+    snprintf(path, sizeof path, "%s/out/%s.csv", folder, name);
+    FILE *file = fopen(path, "wb");
+    bool *quoted = calloc(table.column_count, sizeof *quoted); /* where it must be */
+    assert_true(file && quoted);
+    for (size_t i = 0; i < table.column_count; i++)
+        quoted[i] = true;
+    for (size_t i = 0; i <= table.row_count; i++) {
+        size_t length;
+        char **cells = i ? table.cells[i - 1] : table.columns;
+        char *line = csv_line((const char *const *)cells, quoted, table.column_count, &length);
+        assert_true(line && fputs(line, file) >= 0);
+        free(line);
+    }
+    assert_int_equal(fclose(file), 0);
+    free(quoted);
+    csv_table_free(&table);
+}
+
+void place_assert_near(double a, double b, double tolerance, const char *what)
+{
+    if (!(fabs(a - b) <= tolerance))
+        fail_msg("%s: %.9g is not %.9g (tolerance %g)", what, a, b, tolerance);
 }
 
 void place_assert_columns(const struct csv_table *table, const char *columns)

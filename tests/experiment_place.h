@@ -23,6 +23,12 @@ enum { PLACE_WEIGHT_BYTES = 83072, PLACE_LAYER_BYTES = 4 * 9344, PLACE_KV_BYTES 
 int place_make(void **state);
 int place_remove(void **state);
 
+/* The folder: models and results lie in it. A file of it, whole; the caller frees. */
+const char *place_folder(void);
+char *place_file(const char *name);
+/* Makes <folder>/<name>/config.json, another model for `--model <folder>/<name>`. */
+void place_model(const char *name, const char *config);
+
 /* Runs `kvlab run <line> --model <the small one> --device cpu --out <folder>` (another model if the line names one) and
    fails unless it ends with `status`. Returns what it wrote to stderr, until the next call. */
 const char *place_run(const char *line, int status);
@@ -36,6 +42,12 @@ char *place_meta(const char *name);
 const char *place_text(const struct csv_table *table, size_t row, const char *column);
 int64_t place_int(const struct csv_table *table, size_t row, const char *column);
 double place_real(const struct csv_table *table, size_t row, const char *column);
+
+/* Changes a cell of <name>.csv, in a file that stays whole: what --resume will then take for measured. */
+void place_set(const char *name, size_t row, const char *column, const char *value);
+
+/* Fails unless |a - b| <= tolerance. */
+void place_assert_near(double a, double b, double tolerance, const char *what);
 
 /* The header begins with model, device, dtype, weights, and then `columns` ("a,b,c"), as the schema of results says. */
 void place_assert_columns(const struct csv_table *table, const char *columns);
