@@ -76,7 +76,7 @@ struct cpu_matrix *cpu_matrix_new(void); /* NULL: out of memory */
 void cpu_matrix_free(struct cpu_matrix *matrix);
 void cpu_matrix_name(char *name, size_t size);                         /* "oneDNN 2.6.3" */
 bool cpu_matrix_supports(const struct cpu_hot *hot, enum dtype dtype); /* else convert to f32 first */
-/* Scratch that the product wants; the product works with less too, by holding its own. 0 if it cannot be had. */
+/* Scratch that the product wants; with less it is refused with status 3. 0 if the library has no such product. */
 size_t cpu_matrix_scratch(struct cpu_matrix *matrix, const struct cpu_product *product);
 enum status cpu_matrix_multiply(struct cpu_matrix *matrix, const struct cpu_product *product, const void *x,
                                 const void *weight, const void *bias, void *y, void *scratch, size_t scratch_bytes,

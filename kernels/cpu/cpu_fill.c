@@ -5,7 +5,9 @@
 #include <math.h>
 #include <string.h>
 
-enum { FILL_CHUNK = 1 << 18 }; /* values per piece of work; divides 2^32, so that no piece crosses a counter's half */
+/* Values per piece of work: a huge page of 16-bit ones or more, so that threads fault in pages of their own. Divides
+   2^32, so that no piece crosses a counter's half. */
+enum { FILL_CHUNK = 1 << 20 };
 
 enum status cpu_fill_random(struct device *device, void *values, enum dtype dtype, size_t count, uint64_t seed,
                             float scale, struct error *error)

@@ -21,7 +21,6 @@ struct primitive {
     dnnl_primitive_t primitive;
     dnnl_memory_t memory[ARGUMENTS]; /* x, weight, y, scratch, bias */
     size_t scratch_bytes;
-    void *own_scratch; /* where the workspace was smaller than that */
 };
 
 struct cpu_matrix {
@@ -65,7 +64,6 @@ static void primitive_free(struct primitive *p)
     }
     if (p->primitive)
         dnnl_primitive_destroy(p->primitive);
-    free(p->own_scratch);
     memset(p, 0, sizeof *p);
 }
 
@@ -188,17 +186,6 @@ static dnnl_status_t find_primitive(struct cpu_matrix *matrix, const struct cpu_
     return status;
 }
 
-/* The caller's scratch if it is large enough, else the primitive's own. NULL: out of memory. */
-static void *scratch_for(struct primitive *p, void *scratch, size_t scratch_bytes)
-{
-    size_t skip = cpu_round_up((size_t)scratch, HOT_ALIGN_BYTES) - (size_t)scratch;
-    if (scratch && skip + p->scratch_bytes <= scratch_bytes)
-        return (char *)scratch + skip;
-    if (!p->own_scratch)
-        p->own_scratch = aligned_alloc(HOT_ALIGN_BYTES, cpu_round_up(p->scratch_bytes + 1, HOT_ALIGN_BYTES));
-    return p->own_scratch;
-}
-
 static enum status failed(const struct cpu_product *product, dnnl_status_t status, struct error *error)
 {
     return error_set(error, STATUS_DEVICE, "linear: %d x %d x %d %s: oneDNN status %d%s", product->rows, product->in,
@@ -216,9 +203,14 @@ enum status cpu_matrix_multiply(struct cpu_matrix *matrix, const struct cpu_prod
     dnnl_status_t status = find_primitive(matrix, product, &p);
     if (status != dnnl_success)
         return failed(product, status, error);
-    void *usable = scratch_for(p, scratch, scratch_bytes);
-    if (!usable)
-        return failed(product, dnnl_out_of_memory, error);
+    size_t skip = cpu_round_up((size_t)scratch, HOT_ALIGN_BYTES) - (size_t)scratch;
+    if (!scratch || skip + p->scratch_bytes > scratch_bytes)
+        return error_set(error, STATUS_DEVICE,
+                         "linear: %d x %d x %d %s: oneDNN wants %zu bytes of scratch, the workspace leaves %zu: "
+                         "workspace_bytes() was asked for smaller shapes",
+                         product->rows, product->in, product->out, dtype_name(product->dtype), skip + p->scratch_bytes,
+                         scratch ? scratch_bytes : 0);
+    void *usable = (char *)scratch + skip;
     p->last_use = ++matrix->uses;
     /* The library takes all handles as void *, and only reads x, weight and bias. */
     void *handles[ARGUMENTS] = {(void *)(uintptr_t)x, (void *)(uintptr_t)weight, y, usable, (void *)(uintptr_t)bias};
