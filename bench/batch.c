@@ -346,7 +346,7 @@ static enum status run(struct bench *bench, struct error *error)
 {
     struct results *results;
     bool gpu = bench->device->info.multiprocessors > 0;
-    const struct int_list *batches = bench_batches(bench, gpu ? "1-128*2" : "1-64*2", "1,2,4");
+    const struct int_list *batches = bench_batches(bench, "1-128*2", "1,2,4");
     const struct int_list *contexts = bench_contexts(bench, gpu ? "128" : "32", "16");
     struct points points = {.n = bench_reps(bench, 3, 2)};
     if (results_open(&results, bench, &tables[MAIN], error) != STATUS_OK)

@@ -33,7 +33,7 @@ static const struct column columns[] = {
     {"logits_positions", COLUMN_TEXT, 0, true,
      "Logits that a prefill holds until it is done: of all positions, or of the last."},
     {"slots", COLUMN_INT, 0, true, "Most sequences at a time (--batch)."},
-    {"reserved_tokens", COLUMN_INT, 0, false,
+    {"reserved_tokens", COLUMN_INT, 0, true,
      "Longest sequence allowed for, the longest of --contexts: what the policy reserved takes for each."},
     {"predicted_limit", COLUMN_TEXT, 0, false, "Source formula: which limit comes first."},
     {"weights_bytes", COLUMN_INT, 0, false, "Source ledger: live bytes tagged weights (allocated, not filled)."},

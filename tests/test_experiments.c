@@ -77,19 +77,13 @@ static size_t common_count(const struct table *table)
     return table->common ? COMMON_COLUMNS : 0;
 }
 
-/* Positions of the logits tell rows apart in every table that has them, whether marked so or not. */
-static bool is_key(const struct column *column)
-{
-    return column->key || strcmp(column->name, "logits_positions") == 0;
-}
-
 /* Do all key cells of two rows agree? Tables of two runs have the same columns. */
 static bool same_key(const struct table *table, const struct csv_table *a, size_t row_a, const struct csv_table *b,
                      size_t row_b)
 {
     size_t common = common_count(table);
     for (size_t i = 0; i < table->column_count; i++)
-        if (is_key(&table->columns[i]) && strcmp(a->cells[row_a][common + i], b->cells[row_b][common + i]) != 0)
+        if (table->columns[i].key && strcmp(a->cells[row_a][common + i], b->cells[row_b][common + i]) != 0)
             return false;
     return true;
 }
