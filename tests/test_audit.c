@@ -77,6 +77,11 @@ static void precision_of_the_text(void **state)
     assert_int_equal(fit_of("0.94", 1, 1), FIT_NONE);
     assert_int_equal(fit_of("15.2", 1000000000, 15270000000), FIT_CUT);
     assert_int_equal(fit_of("15.3", 1000000000, 15270000000), FIT_ROUNDED);
+    assert_int_equal(fit_of("15", 1000000000, 15520000000), FIT_NONE); /* two digits are too few to cut */
+    assert_int_equal(fit_of("1", 1000000000, 1543714304), FIT_NONE);
+    assert_int_equal(fit_of("0.05", 1000000000, 58720256), FIT_NONE);
+    assert_int_equal(fit_of("0.058", 1000000000, 58720256), FIT_NONE);
+    assert_int_equal(fit_of("0.0587", 1000000000, 58770256), FIT_CUT);
     assert_int_equal(fit_of("15.4", 1000000000, 15270000000), FIT_NONE);
     assert_int_equal(fit_of("328000", 1, 327845), FIT_ZEROS);
     assert_int_equal(fit_of("329000", 1, 327845), FIT_NONE);
@@ -234,6 +239,18 @@ static void mistakes_are_named(void **state)
          "after the first token alone"},
         {"num_layers", "llama-3-70b", "", "8", "layers", "8 is its number of KV heads"},
         {"kv_tensors", "qwen2.5-1.5b", "", "28", "tensors", "K only"},
+        /* layers that differ: 62 x 8,192 x 32,768; 62 x 8,192 x 1,024; half of 3,120,562,176 */
+        {"kv_bytes", "gemma-3-27b", "dtype=bf16;context=32768", "16642998272", "B", "without the window of 1024"},
+        {"kv_bytes", "gemma-3-27b", "dtype=bf16;context=32768", "520093696", "B", "window of 1024 tokens on all"},
+        {"kv_bytes", "gemma-3-27b", "dtype=bf16;context=32768", "1560281088", "B", "K only"},
+        /* gpt-oss-20b: 24 layers, 64 query and 8 KV heads of 64: 393,216 for 49,152 */
+        {"kv_bytes_per_token", "gpt-oss-20b", "dtype=bf16", "384", "KiB", "the 64 query heads instead of the 8 KV"},
+        {"kv_bytes_per_token", "gpt-oss-20b", "dtype=bf16", "6", "KiB", "1 KV head instead of 8"},
+        {"kv_bytes_per_token", "gpt-oss-20b", "dtype=bf16", "96", "KiB", "f32"},
+        /* DeepSeek-V3: 61 x 128 x (192 + 128) x 2; 61 x 576 x 2 x 2 */
+        {"kv_bytes_per_token", "deepseek-v3", "dtype=bf16", "4997120", "B", "K and V of the 128 query heads"},
+        {"kv_bytes_per_token", "deepseek-v3", "dtype=bf16", "140544", "B", "counted twice, as K and as V"},
+        {"kv_bytes_per_token", "deepseek-v3", "dtype=bf16", "71424", "B", "62 layers instead of 61"},
     };
     for (size_t i = 0; i < COUNT(known); i++) {
         struct audit_result result =
@@ -272,6 +289,86 @@ static void other_families(void **state)
     }
 }
 
+/* FLOPs and bytes are those of the experts that a token is sent to. */
+static void experts_count_where_they_are_used(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *quantity, *model, *params, *published, *verdict, *value, *reason;
+    } known[] = {
+        /* Mixtral 8x7B: 12,879,925,248 of 46,702,792,704; 2 x 12.88e9 x 100 / 100e12 */
+        {"decode_matrix_percent", "mixtral-8x7b", "tokens_per_s=100;flops=100e12", "2.58", "rounded", "2.57599",
+         "a token uses 12,879,925,248 parameters of 46,702,792,704"},
+        {"decode_matrix_percent", "mixtral-8x7b", "tokens_per_s=100;flops=100e12", "9.34", "wrong", "2.57599",
+         "all parameters instead of those active"},
+        {"prefill_matrix_percent", "mixtral-8x7b", "tokens_per_s=1000;flops=100e12", "25.8", "rounded", "25.7599",
+         "a token uses"},
+        /* 12,879,925,248 x 2 bytes x 100 / 3.35e12 */
+        {"decode_read_percent", "mixtral-8x7b", "dtype=bf16;tokens_per_s=100;bytes_per_s=3.35e12", "76.9", "rounded",
+         "76.8951", "a token uses"},
+        {"decode_read_percent", "mixtral-8x7b", "dtype=bf16;tokens_per_s=100;bytes_per_s=3.35e12;batch=8", "9.6",
+         "not computable", "", "depends on the routing"},
+        /* all weights are there, whoever uses them */
+        {"weight_bytes", "mixtral-8x7b", "dtype=bf16", "93405585408", "exact", "93405585408", ""},
+        {"weight_bytes", "mixtral-8x7b", "dtype=bf16", "25759850496", "wrong", "93405585408",
+         "active for a token instead of all"},
+        /* what the claim says of the parameters counts: 2 x 13e9 x 100 / 100e12 */
+        {"decode_matrix_percent", "mixtral-8x7b", "active_parameters=13e9;tokens_per_s=100;flops=100e12", "2.6",
+         "exact", "2.6", ""},
+        {"decode_matrix_percent", "mixtral-8x7b", "parameters=50e9;tokens_per_s=100;flops=100e12", "10", "exact", "10",
+         ""},
+        /* eight sequences share what a step reads: 3,087,428,608 x 400 / 8 / 318.3e9 */
+        {"decode_read_percent", "qwen2.5-1.5b", "dtype=bf16;tokens_per_s=400;bytes_per_s=318.3e9;batch=8", "48.5",
+         "rounded", "48.4987", ""},
+    };
+    for (size_t i = 0; i < COUNT(known); i++) {
+        struct audit_result result = check(known[i].quantity, known[i].model, known[i].params, known[i].published,
+                                           audit_quantity_find(known[i].quantity)->unit);
+        if (strcmp(audit_verdict_name(result.verdict), known[i].verdict) != 0 ||
+            strcmp(result.value_text, known[i].value) != 0 || !strstr(result.reason, known[i].reason))
+            fail_msg("%s %s: expected %s, %s, \"%s\"; got %s, %s, \"%s\"", known[i].quantity, known[i].params,
+                     known[i].verdict, known[i].value, known[i].reason, audit_verdict_name(result.verdict),
+                     result.value_text, result.reason);
+    }
+    struct audit_result result =
+        check("prefill_matrix_percent", "deepseek-v3", "tokens_per_s=1000;flops=990e12", "1", "%");
+    assert_true(strtod(result.value_text, NULL) > 7.3 && strtod(result.value_text, NULL) < 7.7); /* 37e9 of 671e9 */
+}
+
+/* Layers that differ keep what they are where params say one thing of them. */
+static void params_change_layers_that_differ(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *quantity, *model, *params, *value, *reason;
+    } known[] = {
+        /* 10 full and 52 layers of window 1,024; 8,192 bytes: (10 x 32,768 + 52 x 1,024) x 8,192 */
+        {"kv_bytes", "gemma-3-27b", "dtype=bf16;context=32768", "3120562176", ""},
+        {"kv_bytes", "gemma-3-27b", "dtype=bf16;context=32768;window=1024", "3120562176", ""},
+        {"kv_bytes", "gemma-3-27b", "dtype=bf16;context=32768;window=512", "2902458368", ""},
+        {"kv_bytes", "gemma-3-27b", "dtype=bf16;context=32768;layers=62", "3120562176", ""},
+        {"kv_bytes", "gemma-3-27b", "dtype=bf16;context=32768;layers=60", "", "the model's layers differ"},
+        {"num_layers", "gemma-3-27b", "layers=60", "60", ""},
+        {"kv_bytes", "gemma-3-27b", "dtype=bf16;context=32768;kv_heads=8", "1560281088", ""},
+        {"kv_bytes", "gemma-3-27b", "dtype=bf16;context=32768;head_dim=64", "1560281088", ""},
+        /* 61 and 62 times 576 x 2 */
+        {"kv_bytes_per_token", "deepseek-v3", "dtype=bf16;layers=62", "71424", ""},
+        {"kv_tensors", "deepseek-v3", "layers=62", "62", ""},
+        {"kv_bytes_per_token", "deepseek-v3", "dtype=bf16;kv_heads=8", "", "keep no heads"},
+        {"kv_bytes", "deepseek-v3", "dtype=bf16;context=8192;window=4096", "", "no window"},
+        /* 23 full, 23 windowed: 23 x (8,192 + 4,096) x 8,192, and with half the window */
+        {"kv_bytes", "gemma-2-27b", "dtype=bf16;context=8192;window=4096", "2315255808", ""},
+        {"kv_bytes", "gemma-2-27b", "dtype=bf16;context=8192;window=2048", "1929379840", ""},
+    };
+    for (size_t i = 0; i < COUNT(known); i++) {
+        struct audit_result result = check(known[i].quantity, known[i].model, known[i].params, "1",
+                                           audit_quantity_find(known[i].quantity)->unit);
+        if (strcmp(result.value_text, known[i].value) != 0 || !strstr(result.reason, known[i].reason))
+            fail_msg("%s %s: expected %s, \"%s\"; got %s, \"%s\"", known[i].model, known[i].params, known[i].value,
+                     known[i].reason, result.value_text, result.reason);
+    }
+}
+
 /* One unit for another, in every pair that is printed for one another. */
 static void slips_are_named(void **state)
 {
@@ -301,6 +398,13 @@ static void nothing_is_invented(void **state)
     struct audit_result result = check("kv_bytes", "qwen2.5-7b", "dtype=bf16;context=4096", "187.3", "MiB");
     assert_int_equal(result.verdict, AUDIT_WRONG);
     assert_non_null(strstr(result.reason, "no single changed input"));
+    /* 1.54 billion; 170.778 and 42.779: real numbers by the same rule */
+    assert_int_equal(check("parameters", "qwen2.5-1.5b", "", "1", "B").verdict, AUDIT_WRONG);
+    assert_int_equal(check("parameters", "qwen2.5-1.5b", "", "1.5", "B").verdict, AUDIT_ROUNDED);
+    assert_int_equal(check("work_ratio", "", "prompt=128;new=256", "170", "x").verdict, AUDIT_ROUNDED);
+    assert_int_equal(check("work_ratio", "", "prompt=32;new=64", "42", "x").verdict, AUDIT_WRONG);
+    result = check("work_ratio", "", "prompt=128;new=256", "170", "x");
+    assert_non_null(strstr(result.reason, "cut off after the digits printed, not rounded"));
     result = check("kv_bytes", "qwen2.5-7b", "dtype=bf16;context=4096", "0", "MiB");
     assert_int_equal(result.verdict, AUDIT_WRONG);
     result = check("shortfall_bytes", "qwen2.5-1.5b", "dtype=bf16;budget_bytes=12490457088", "0", "GB");
@@ -449,12 +553,20 @@ static void files_and_formats(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_are_read),        cmocka_unit_test(precision_of_the_text),
-        cmocka_unit_test(the_lessons_claims),      cmocka_unit_test(quantities_are_those_of_the_claims),
-        cmocka_unit_test(mistakes_are_named),      cmocka_unit_test(other_families),
-        cmocka_unit_test(slips_are_named),         cmocka_unit_test(nothing_is_invented),
-        cmocka_unit_test(what_cannot_be_computed), cmocka_unit_test(what_cannot_be_read),
-        cmocka_unit_test(files_and_formats),       cmocka_unit_test(damaged_claims),
+        cmocka_unit_test(numbers_are_read),
+        cmocka_unit_test(precision_of_the_text),
+        cmocka_unit_test(the_lessons_claims),
+        cmocka_unit_test(quantities_are_those_of_the_claims),
+        cmocka_unit_test(mistakes_are_named),
+        cmocka_unit_test(other_families),
+        cmocka_unit_test(experts_count_where_they_are_used),
+        cmocka_unit_test(params_change_layers_that_differ),
+        cmocka_unit_test(slips_are_named),
+        cmocka_unit_test(nothing_is_invented),
+        cmocka_unit_test(what_cannot_be_computed),
+        cmocka_unit_test(what_cannot_be_read),
+        cmocka_unit_test(files_and_formats),
+        cmocka_unit_test(damaged_claims),
     };
     return cmocka_run_group_tests(tests, find_data, command_cleanup);
 }

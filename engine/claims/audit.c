@@ -228,6 +228,18 @@ static bool missing_inputs(char *text, size_t size, const struct audit_quantity 
     return used > 0;
 }
 
+static void say_active(struct audit_result *result, const struct audit_inputs *inputs)
+{
+    size_t used = strlen(result->reason);
+    char active[32], all[32];
+    grouped(active, sizeof active, (uint64_t)inputs->active_parameters);
+    grouped(all, sizeof all, (uint64_t)inputs->parameters);
+    snprintf(result->reason + used, sizeof result->reason - used, "; a token uses %s parameters", active);
+    used = strlen(result->reason);
+    if (inputs->parameters)
+        snprintf(result->reason + used, sizeof result->reason - used, " of %s", all);
+}
+
 static enum status check(struct audit_result *result, const struct audit_claim *claim,
                          const struct audit_quantity *quantity, const struct printed *printed,
                          struct audit_inputs *inputs, const char *models_dir, struct error *error)
@@ -245,6 +257,11 @@ static enum status check(struct audit_result *result, const struct audit_claim *
             snprintf(result->reason, sizeof result->reason, "missing: %s", missing);
         return STATUS_OK;
     }
+    const char *refused = quantity->refuse ? quantity->refuse(inputs) : NULL;
+    if (refused) {
+        snprintf(result->reason, sizeof result->reason, "%s", refused);
+        return STATUS_OK;
+    }
     if (!quantity->compute(inputs, &result->value)) {
         snprintf(result->reason, sizeof result->reason,
                  "it has no value: more than 64 bits, a division by zero, or a row that its type cannot store in whole "
@@ -253,6 +270,8 @@ static enum status check(struct audit_result *result, const struct audit_claim *
     }
     value_text(result);
     judge(result, quantity, inputs, printed, bytes, scale, claim->unit);
+    if (quantity->of_active && inputs->active_parameters)
+        say_active(result, inputs);
     return STATUS_OK;
 }
 

@@ -46,13 +46,18 @@ void audit_print_quantities(FILE *file); /* name, unit, inputs and formula of ea
 
 /* Counts are 0, reals 0 and types NULL where nothing gives them. */
 struct audit_inputs {
-    struct config config; /* of the model, with what `params` say in its place */
-    bool has_model;       /* the parameters of config can be counted */
-    bool has_shape;       /* layers differ, or keep something else than K and V of heads: config cannot say it */
+    struct config config;    /* of the model, with what `params` say in its place */
+    struct config published; /* as the model's file says it */
+    bool has_model;          /* the parameters of config can be counted */
+    bool has_shape;          /* layers differ, or keep something else than K and V of heads: audit_layer() has them */
     struct shape shape;
     int64_t context, batch, prompt, new_tokens, block_size;
     int64_t free_bytes, budget_bytes, parameters;
+    int64_t active_parameters; /* used for one token, where that is fewer: the chosen experts' share */
     int64_t tensors_per_layer; /* 2: K and V */
+    enum { HEADS_AS_ASKED, HEADS_QUERY, HEADS_KV } whose; /* whose K and V a cache is computed with */
+    bool window_everywhere;                               /* full layers windowed too */
+    bool latent_twice;                                    /* as if a latent vector were K and V */
     const struct plan_type *dtype;
     double flops, bytes_per_s, tokens_per_s, ttft_s, decode_s;
     double flops_per_parameter; /* 2: a multiplication and an addition */
@@ -65,6 +70,22 @@ enum status audit_inputs_read(struct audit_inputs *inputs, const struct audit_cl
 /* Is the input of this name given? Names are those of params ("context"), and "model". */
 bool audit_input_given(const struct audit_inputs *inputs, const char *name);
 
+/* ---- audit_layers.c: has_shape alone -----------------------------------------------------------------------------
+ */
+
+/* In what the layers that keep K and V of heads are all the same. */
+struct audit_alike {
+    bool layers; /* in everything */
+    bool query_heads, kv_heads, head_dim;
+    bool windows;   /* there are windowed layers, of one window */
+    int64_t window; /* the first one's; 0: none */
+};
+struct audit_alike audit_layers_alike(const struct shape *shape);
+/* Why config cannot be taken for the layers in the place of published; NULL where it can. */
+const char *audit_layers_refuse(const struct audit_inputs *inputs);
+/* The layer with what config says in the place of published; index below config.num_hidden_layers. */
+struct layer_shape audit_layer(const struct audit_inputs *inputs, int64_t index);
+
 /* ---- audit_quantities.c: one row for each --------------------------------------------------------------------------
  */
 struct audit_quantity {
@@ -73,6 +94,8 @@ struct audit_quantity {
     const char *formula;
     /* False where it does not fit 64 bits, or has no value. */
     bool (*compute)(const struct audit_inputs *inputs, struct quantity_value *value);
+    const char *(*refuse)(const struct audit_inputs *inputs); /* why it cannot be computed; NULL: it can */
+    bool of_active; /* of the parameters used for one token, where a model has experts */
 };
 extern const struct audit_quantity audit_quantities[]; /* ends with a NULL name */
 const struct audit_quantity *audit_quantity_find(const char *name);

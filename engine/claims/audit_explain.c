@@ -23,11 +23,21 @@ static bool query_heads(struct audit_inputs *in, int index, char *text, size_t s
     if (index > 1)
         return false;
     int64_t heads = in->config.num_attention_heads, kv_heads = in->config.num_key_value_heads;
-    if (index == 0) {
-        in->config.num_key_value_heads = heads;
+    bool latent = in->has_shape && shape_layers_of_kind(&in->shape, LAYER_LATENT) > 0;
+    if (in->has_shape)
+        in->whose = index == 0 ? HEADS_QUERY : HEADS_KV;
+    if (latent) {
+        snprintf(text, size,
+                 index == 0 ? "K and V of the %" PRId64 " query heads instead of the latent vector"
+                            : "the latent vector instead of K and V of the %" PRId64 " query heads",
+                 heads);
+    } else if (index == 0) {
+        if (!in->has_shape)
+            in->config.num_key_value_heads = heads;
         snprintf(text, size, "the %" PRId64 " query heads instead of the %" PRId64 " KV heads", heads, kv_heads);
     } else {
-        in->config.num_attention_heads = kv_heads;
+        if (!in->has_shape)
+            in->config.num_attention_heads = kv_heads;
         snprintf(text, size, "the %" PRId64 " KV heads instead of the %" PRId64 " query heads", kv_heads, heads);
     }
     return true;
@@ -68,6 +78,39 @@ static bool no_window(struct audit_inputs *in, int index, char *text, size_t siz
     return true;
 }
 
+/* What else is made of a model whose layers differ. */
+static bool all_windowed(struct audit_inputs *in, int index, char *text, size_t size)
+{
+    if (index > 0 || !in->has_shape || in->config.sliding_window == 0)
+        return false;
+    in->window_everywhere = true;
+    snprintf(text, size, "the window of %" PRId64 " tokens on all layers", in->config.sliding_window);
+    return true;
+}
+
+static bool latent_twice(struct audit_inputs *in, int index, char *text, size_t size)
+{
+    if (index > 0 || !in->has_shape)
+        return false;
+    in->latent_twice = true;
+    snprintf(text, size, "the latent vector counted twice, as K and as V");
+    return true;
+}
+
+static bool experts(struct audit_inputs *in, int index, char *text, size_t size)
+{
+    if (index > 1 || !in->active_parameters || !in->parameters)
+        return false;
+    if (index == 0) {
+        in->parameters = in->active_parameters;
+        snprintf(text, size, "the parameters active for a token instead of all");
+    } else {
+        in->active_parameters = 0;
+        snprintf(text, size, "all parameters instead of those active for a token");
+    }
+    return true;
+}
+
 static bool no_batch(struct audit_inputs *in, int index, char *text, size_t size)
 {
     if (index > 0 || in->batch == 1)
@@ -89,6 +132,11 @@ static bool last_position(struct audit_inputs *in, int index, char *text, size_t
 static bool tied_head(struct audit_inputs *in, int index, char *text, size_t size)
 {
     struct config *config = &in->config;
+    if (index == 0 && !in->has_model && in->shape.total) {
+        in->parameters -= (int64_t)(in->shape.parts.embedding + in->shape.parts.head);
+        snprintf(text, size, "without embeddings and head");
+        return in->parameters > 0;
+    }
     if (index > 2 || !in->has_model)
         return false;
     if (index == 0) {
@@ -191,10 +239,11 @@ static bool other_batch(struct audit_inputs *in, int index, char *text, size_t s
 }
 
 static const struct change changes[] = {
-    {query_heads, false},   {one_tensor, false},    {other_type, false},   {no_window, false},
-    {no_batch, false},      {last_position, false}, {tied_head, false},    {one_flop, false},
-    {one_time, false},      {other_lengths, false}, {other_context, true}, {other_layers, true},
-    {other_kv_heads, true}, {other_head_dim, true}, {other_batch, true},
+    {query_heads, false},   {one_tensor, false},   {other_type, false},  {no_window, false},
+    {all_windowed, false},  {latent_twice, false}, {experts, false},     {no_batch, false},
+    {last_position, false}, {tied_head, false},    {one_flop, false},    {one_time, false},
+    {other_lengths, false}, {other_context, true}, {other_layers, true}, {other_kv_heads, true},
+    {other_head_dim, true}, {other_batch, true},
 };
 
 /* "1.25 GiB printed as GB", where the changed value fits only in another unit; false where it fits in none. */
@@ -246,6 +295,8 @@ void audit_explain(char *text, size_t size, const struct audit_quantity *quantit
             char what[96], slip[64];
             if (!changes[i].make(&changed, index, what, sizeof what))
                 break;
+            if (quantity->refuse && quantity->refuse(&changed))
+                continue;
             if (!quantity->compute(&changed, &value) ||
                 !fits(slip, sizeof slip, printed, unit, scale, &value, changes[i].free_number))
                 continue;

@@ -34,6 +34,7 @@ static const struct input {
     INPUT("vocab", INPUT_COUNT, config.vocab_size, 1 << 24),
     INPUT("window", INPUT_COUNT, config.sliding_window, FORMULA_MAX_TOKENS),
     INPUT("parameters", INPUT_COUNT, parameters, INT64_MAX),
+    INPUT("active_parameters", INPUT_COUNT, active_parameters, INT64_MAX),
     INPUT("free_bytes", INPUT_COUNT, free_bytes, INT64_MAX),
     INPUT("budget_bytes", INPUT_COUNT, budget_bytes, INT64_MAX),
     INPUT("block_size", INPUT_COUNT, block_size, 1 << 24),
@@ -152,6 +153,7 @@ static void take_shape(struct audit_inputs *inputs)
     const struct shape *shape = &inputs->shape;
     inputs->has_shape = !all_alike(shape);
     inputs->parameters = shape->total <= INT64_MAX ? (int64_t)shape->total : 0;
+    inputs->active_parameters = shape->active < shape->total ? (int64_t)shape->active : 0;
     inputs->config = (struct config){
         .vocab_size = shape->vocab_size,
         .hidden_size = shape->hidden_size,
@@ -160,6 +162,7 @@ static void take_shape(struct audit_inputs *inputs)
         .num_key_value_heads = shape->kv_heads,
         .head_dim = shape->head_dim,
         .max_position_embeddings = shape->max_context,
+        .sliding_window = audit_layers_alike(shape).window,
     };
 }
 
@@ -186,12 +189,10 @@ enum status audit_inputs_read(struct audit_inputs *inputs, const struct audit_cl
     problem[0] = 0;
     if (claim->model[0])
         read_model(inputs, claim->model, models_dir, problem, size);
-    struct config before = inputs->config;
+    inputs->published = inputs->config;
+    int64_t parameters = inputs->parameters, active = inputs->active_parameters;
     enum status status = read_params(inputs, claim->params, error);
-    const struct config *now = &inputs->config;
-    if (now->num_hidden_layers != before.num_hidden_layers || now->head_dim != before.head_dim ||
-        now->num_key_value_heads != before.num_key_value_heads || now->sliding_window != before.sliding_window ||
-        now->num_attention_heads != before.num_attention_heads)
-        inputs->has_shape = false; /* what the claim says of the layers is then all that counts */
+    if (inputs->parameters != parameters && inputs->active_parameters == active)
+        inputs->active_parameters = 0; /* of another model, of which the claim says no more */
     return status;
 }

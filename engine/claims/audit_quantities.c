@@ -59,18 +59,18 @@ static uint64_t layer_tokens(const struct audit_inputs *in, bool *overflow)
     return count_add(overflow, count_mul(overflow, full, context), count_mul(overflow, windowed, window));
 }
 
-/* Layers that differ, one by one: `heads` says whose K and V, `context` how many tokens a window may cut. */
+/* Layers that differ, one by one: `context` tokens, of which a window may cut some. */
 static uint64_t kv_of_layers(const struct audit_inputs *in, bool query_heads, uint64_t context, bool *overflow)
 {
     uint64_t sum = 0;
-    for (int64_t i = 0; i < in->shape.layer_count; i++) {
-        struct layer_shape layer = in->shape.layers[i];
+    for (int64_t i = 0; i < in->config.num_hidden_layers; i++) {
+        struct layer_shape layer = audit_layer(in, i);
         bool window = layer.kind == LAYER_WINDOW || layer.kind == LAYER_CHUNK;
         uint64_t tokens = window && (uint64_t)layer.window < context ? (uint64_t)layer.window : context;
-        if (in->tensors_per_layer == 1)
-            layer.v_dim = 0;
         uint64_t token = query_heads ? layer_token_bytes_mha(&layer, in->dtype, in->dtype, overflow)
                                      : layer_token_bytes(&layer, in->dtype, in->dtype, 1, false, overflow);
+        if (in->latent_twice && layer.kind == LAYER_LATENT)
+            token = count_mul(overflow, token, 2);
         sum = count_add(overflow, sum, count_mul(overflow, token, tokens));
     }
     return sum;
@@ -78,7 +78,7 @@ static uint64_t kv_of_layers(const struct audit_inputs *in, bool query_heads, ui
 
 static bool is_query_heads(const struct audit_inputs *in, const int64_t *heads)
 {
-    return heads == &in->config.num_attention_heads;
+    return in->whose == HEADS_QUERY || (in->whose == HEADS_AS_ASKED && heads == &in->config.num_attention_heads);
 }
 
 static uint64_t kv_token(const struct audit_inputs *in, const int64_t *heads, bool *overflow)
@@ -188,11 +188,12 @@ static bool kv_tensors(const struct audit_inputs *in, value *result)
 {
     bool overflow = false;
     uint64_t tensors = count_mul(&overflow, (uint64_t)in->tensors_per_layer, (uint64_t)in->config.num_hidden_layers);
-    if (in->has_shape) { /* one vector per latent layer; states are no K and V */
-        int64_t latent = shape_layers_of_kind(&in->shape, LAYER_LATENT);
-        int64_t heads = shape_layers_of_kind(&in->shape, LAYER_FULL) + shape_layers_of_kind(&in->shape, LAYER_WINDOW) +
-                        shape_layers_of_kind(&in->shape, LAYER_CHUNK);
-        tensors = (uint64_t)(in->tensors_per_layer * heads + latent);
+    if (in->has_shape) /* one vector per latent layer; states are no K and V */
+        tensors = 0;
+    for (int64_t i = 0; in->has_shape && i < in->config.num_hidden_layers; i++) {
+        enum layer_kind kind = audit_layer(in, i).kind;
+        bool none = kind == LAYER_STATE || kind == LAYER_SHARED;
+        tensors += none ? 0 : kind == LAYER_LATENT ? 1 : (uint64_t)in->tensors_per_layer;
     }
     return whole(result, tensors, &overflow);
 }
@@ -277,17 +278,32 @@ static bool balance_flop_per_byte(const struct audit_inputs *in, value *result)
     return real(result, (long double)in->flops / (long double)in->bytes_per_s);
 }
 
+/* A token passes through the experts chosen for it, and no others. */
+static uint64_t active_count(const struct audit_inputs *in)
+{
+    return in->active_parameters ? (uint64_t)in->active_parameters : parameter_count(in);
+}
+
 static bool matrix_percent(const struct audit_inputs *in, value *result)
 {
-    long double per_token = (long double)in->flops_per_parameter * (long double)parameter_count(in);
+    long double per_token = (long double)in->flops_per_parameter * (long double)active_count(in);
     return real(result, 100 * (long double)in->tokens_per_s * per_token / (long double)in->flops);
 }
 
+/* A step of decode reads the weights once, whatever the number of sequences. */
 static bool decode_read_percent(const struct audit_inputs *in, value *result)
 {
     bool overflow = false;
-    long double bytes = (long double)weights_total(in, &overflow);
-    return real(result, 100 * (long double)in->tokens_per_s * bytes / (long double)in->bytes_per_s) && !overflow;
+    long double bytes = (long double)plain_bytes(in, active_count(in), &overflow);
+    long double steps_per_s = (long double)in->tokens_per_s / (long double)in->batch;
+    return real(result, 100 * steps_per_s * bytes / (long double)in->bytes_per_s) && !overflow;
+}
+
+static const char *refuse_routing(const struct audit_inputs *in)
+{
+    if (in->batch == 1 || !in->active_parameters)
+        return NULL;
+    return "the model has experts: which of them more than one sequence reads depends on the routing";
 }
 
 static bool effective_tokens_per_s(const struct audit_inputs *in, value *result)
@@ -298,42 +314,55 @@ static bool effective_tokens_per_s(const struct audit_inputs *in, value *result)
 #define KV_INPUTS "layers kv_heads head_dim dtype"
 
 const struct audit_quantity audit_quantities[] = {
-    {"kv_bytes_per_token", "B", KV_INPUTS, "2 * layers * KV heads * head_dim * bytes per value", kv_bytes_per_token},
+    {"kv_bytes_per_token", "B", KV_INPUTS, "2 * layers * KV heads * head_dim * bytes per value",
+     .compute = kv_bytes_per_token, .refuse = audit_layers_refuse},
     {"kv_bytes_per_token_mha", "B", "layers heads head_dim dtype", "the same with every query head its own K and V",
-     kv_bytes_per_token_mha},
-    {"gqa_ratio", "x", "heads kv_heads", "query heads / KV heads", gqa_ratio},
+     .compute = kv_bytes_per_token_mha, .refuse = audit_layers_refuse},
+    {"gqa_ratio", "x", "heads kv_heads", "query heads / KV heads", .compute = gqa_ratio, .refuse = audit_layers_refuse},
     {"kv_bytes", "B", KV_INPUTS " context",
-     "bytes per token * context * batch; a windowed layer holds at most its window", kv_bytes},
+     "bytes per token * context * batch; a windowed layer holds at most its window", .compute = kv_bytes,
+     .refuse = audit_layers_refuse},
     {"kv_bytes_mha", "B", "layers heads head_dim dtype context", "the same with every query head its own K and V",
-     kv_bytes_mha},
-    {"kv_tensors", "tensors", "layers", "2 * layers: one K and one V each", kv_tensors},
-    {"logits_bytes", "B", "vocab dtype context", "positions * vocabulary * bytes per value", logits_bytes},
+     .compute = kv_bytes_mha, .refuse = audit_layers_refuse},
+    {"kv_tensors", "tensors", "layers", "2 * layers: one K and one V each", .compute = kv_tensors,
+     .refuse = audit_layers_refuse},
+    {"logits_bytes", "B", "vocab dtype context", "positions * vocabulary * bytes per value", .compute = logits_bytes},
     {"logits_plus_kv_bytes", "B", "vocab " KV_INPUTS " context", "logits of all positions, and the cache",
-     logits_plus_kv_bytes},
-    {"logits_share_percent", "%", "vocab " KV_INPUTS " context", "100 * logits / (logits + KV)", logits_share_percent},
-    {"logits_bytes_per_token", "B", "vocab dtype", "vocabulary * bytes per value", logits_bytes_per_token},
-    {"logits_over_kv", "x", "vocab " KV_INPUTS, "logits per token / KV per token", logits_over_kv},
-    {"weight_bytes", "B", "model dtype", "parameters * bytes per value; a tied head counts once", weight_bytes},
-    {"kv_over_weights_percent", "%", "model " KV_INPUTS " context", "100 * KV / weights", kv_over_weights_percent},
+     .compute = logits_plus_kv_bytes, .refuse = audit_layers_refuse},
+    {"logits_share_percent", "%", "vocab " KV_INPUTS " context", "100 * logits / (logits + KV)",
+     .compute = logits_share_percent, .refuse = audit_layers_refuse},
+    {"logits_bytes_per_token", "B", "vocab dtype", "vocabulary * bytes per value", .compute = logits_bytes_per_token},
+    {"logits_over_kv", "x", "vocab " KV_INPUTS, "logits per token / KV per token", .compute = logits_over_kv,
+     .refuse = audit_layers_refuse},
+    {"weight_bytes", "B", "model dtype", "parameters * bytes per value; a tied head counts once",
+     .compute = weight_bytes},
+    {"kv_over_weights_percent", "%", "model " KV_INPUTS " context", "100 * KV / weights",
+     .compute = kv_over_weights_percent, .refuse = audit_layers_refuse},
     {"work_ratio", "x", "prompt new", "(N*P + N(N-1)/2) / (P + N - 1) positions, without a cache / with one",
-     work_ratio},
+     .compute = work_ratio},
     {"capacity_tokens", "tokens", KV_INPUTS " free_bytes", "free bytes / bytes per token, rounded down",
-     capacity_tokens},
+     .compute = capacity_tokens, .refuse = audit_layers_refuse},
     {"capacity_sequences", "sequences", KV_INPUTS " free_bytes context",
-     "free bytes / (bytes per token * context), rounded down", capacity_sequences},
-    {"parameters", "parameters", "model", "embeddings, layers, norms and head; a tied head counts once", parameters},
-    {"balance_flop_per_byte", "FLOP/B", "flops bytes_per_s", "matrix rate / bandwidth", balance_flop_per_byte},
-    {"decode_matrix_percent", "%", "model tokens_per_s flops", "100 * tokens/s * 2 * parameters / matrix rate",
-     matrix_percent},
-    {"decode_read_percent", "%", "model dtype tokens_per_s bytes_per_s", "100 * tokens/s * weight bytes / bandwidth",
-     decode_read_percent},
-    {"prefill_matrix_percent", "%", "model tokens_per_s flops", "100 * tokens/s * 2 * parameters / matrix rate",
-     matrix_percent},
-    {"shortfall_bytes", "B", "model dtype budget_bytes", "weights - budget; 0 where they fit", shortfall_bytes},
-    {"num_layers", "layers", "layers", "num_hidden_layers", num_layers},
-    {"kv_blocks", "blocks", "context block_size", "context / block size, rounded up, for each sequence", kv_blocks},
+     "free bytes / (bytes per token * context), rounded down", .compute = capacity_sequences,
+     .refuse = audit_layers_refuse},
+    {"parameters", "parameters", "model", "embeddings, layers, norms and head; a tied head counts once",
+     .compute = parameters},
+    {"balance_flop_per_byte", "FLOP/B", "flops bytes_per_s", "matrix rate / bandwidth",
+     .compute = balance_flop_per_byte},
+    {"decode_matrix_percent", "%", "model tokens_per_s flops", "100 * tokens/s * 2 * active parameters / matrix rate",
+     .compute = matrix_percent, .of_active = true},
+    {"decode_read_percent", "%", "model dtype tokens_per_s bytes_per_s",
+     "100 * tokens/s / batch * bytes of the active parameters / bandwidth", .compute = decode_read_percent,
+     .refuse = refuse_routing, .of_active = true},
+    {"prefill_matrix_percent", "%", "model tokens_per_s flops", "100 * tokens/s * 2 * active parameters / matrix rate",
+     .compute = matrix_percent, .of_active = true},
+    {"shortfall_bytes", "B", "model dtype budget_bytes", "weights - budget; 0 where they fit",
+     .compute = shortfall_bytes},
+    {"num_layers", "layers", "layers", "num_hidden_layers", .compute = num_layers},
+    {"kv_blocks", "blocks", "context block_size", "context / block size, rounded up, for each sequence",
+     .compute = kv_blocks},
     {"effective_tokens_per_s", "tokens/s", "new ttft_s decode_s", "new tokens / (time to the first + time after it)",
-     effective_tokens_per_s},
+     .compute = effective_tokens_per_s},
     {0},
 };
 

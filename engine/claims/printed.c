@@ -9,6 +9,8 @@
 __extension__ typedef unsigned __int128 wide; /* ISO C has no name for it */
 
 enum { MAX_DIGITS = 18, MAX_EXPONENT = 18 };
+/* Three digits that count: what is cut off is then less than 1%. 1 GB for 1.54 GB is wrong. */
+enum { CUT_DIGITS = 100 };
 
 static uint64_t power_of_ten(int exponent)
 {
@@ -103,7 +105,7 @@ static enum printed_fit fit_whole(const struct printed *printed, uint64_t unit, 
         return FIT_EXACT;
     if (apart * 2 <= unit)
         return FIT_ROUNDED;
-    if (is > says && apart < unit)
+    if (is > says && apart < unit && printed->digits >= CUT_DIGITS)
         return FIT_CUT;
     return apart * 2 <= (wide)unit * zeros_step(printed) ? FIT_ZEROS : FIT_NONE;
 }
@@ -121,7 +123,7 @@ enum printed_fit printed_fit(const struct printed *printed, uint64_t unit, const
         return FIT_EXACT;
     if (fabsl(apart) <= 0.5L + slack)
         return FIT_ROUNDED;
-    if (apart > 0 && apart < 1)
+    if (apart > 0 && apart < 1 && printed->digits >= CUT_DIGITS)
         return FIT_CUT;
     return fabsl(apart) <= 0.5L * (long double)zeros_step(printed) ? FIT_ZEROS : FIT_NONE;
 }

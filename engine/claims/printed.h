@@ -33,7 +33,7 @@ enum printed_fit {
     FIT_EXACT,   /* the value to the last bit */
     FIT_ROUNDED, /* to the digits printed */
     FIT_ZEROS,   /* to the digits before the zeros at the end: 328000 for 327845 */
-    FIT_CUT,     /* the digits printed, the rest cut off instead of rounded */
+    FIT_CUT,     /* the digits printed, three or more, the rest cut off instead of rounded */
 };
 
 /* Is `printed` times `unit` the value? */
