@@ -12,6 +12,7 @@
 #include <string.h>
 
 enum { PROMPT_TOKENS = 128, QUICK_PROMPT_TOKENS = 16 };
+static const double enough_s = 60; /* a row is not repeated beyond this: a long run averages over its own steps */
 
 static const struct column columns[] = {
     {"prompt_tokens", COLUMN_INT, 0, true, "Tokens of the prompt."},
@@ -25,7 +26,8 @@ static const struct column columns[] = {
     {"work_ratio", COLUMN_REAL, 2, false, "uncached_positions / cached_positions."},
     {"cached_formula_positions", COLUMN_INT, 0, false, "Source formula: P + N - 1."},
     {"uncached_formula_positions", COLUMN_INT, 0, false, "Source formula: N * P + N * (N - 1) / 2."},
-    {"n", COLUMN_INT, 0, false, "Runs of each kind, in turn; an untimed turn of the shortest came before them."},
+    {"n", COLUMN_INT, 0, false,
+     "Runs of each kind, in turn, after an untimed one: --reps, else 3, or fewer once a row has taken a minute."},
     {"cached_min_s", COLUMN_REAL, 3, false, "Fastest of the n runs with the cache."},
     {"cached_max_s", COLUMN_REAL, 3, false, "Slowest of them."},
     {"uncached_min_s", COLUMN_REAL, 3, false, "Fastest of the n runs without."},
@@ -122,6 +124,15 @@ static void record_way(struct results *results, const char *name, const struct w
     results_set_text(results, column, checksum);
 }
 
+/* Seconds that the first `turns` turns of a row took together. */
+static double spent_s(const struct way ways[WAYS], int turns)
+{
+    double sum = 0.0;
+    for (int turn = 0; turn < turns; turn++)
+        sum += ways[turn % WAYS].seconds[turn / WAYS];
+    return sum;
+}
+
 static void record(struct results *results, const struct way ways[WAYS], int new_tokens, int reps)
 {
     const struct way *cached = &ways[CACHED], *uncached = &ways[UNCACHED];
@@ -145,7 +156,7 @@ static void ways_free(struct way ways[WAYS])
     }
 }
 
-/* One row: both ways in turn, `reps` times. */
+/* One row: both ways in turn, at most `reps` times. */
 static enum status measure(struct subject *subject, struct results *results, int new_tokens, int reps,
                            struct error *error)
 {
@@ -158,15 +169,18 @@ static enum status measure(struct subject *subject, struct results *results, int
         if (ways[way].seconds == NULL || ways[way].tokens == NULL)
             status = error_set(error, STATUS_DEVICE, "cache: out of host memory");
     }
-    for (int turn = 0; turn < reps * WAYS && status == STATUS_OK; turn++) {
+    int turn = 0;
+    for (; turn < reps * WAYS && status == STATUS_OK; turn++) {
         int way = turn % WAYS;
+        if (way == CACHED && bench->options.reps == 0 && spent_s(ways, turn) > enough_s)
+            break;
         progress_step(bench, run_work(bench, way, new_tokens), "%d new tokens, cache %s, run %d of %d", new_tokens,
                       way == CACHED ? "on" : "off", turn / WAYS + 1, reps);
         status = timed_run(subject, &ways[way], way == CACHED, new_tokens, turn / WAYS, error);
     }
     if (status == STATUS_OK) {
         predict(bench, results, new_tokens);
-        record(results, ways, new_tokens, reps);
+        record(results, ways, new_tokens, turn / WAYS);
         status = results_end_row(results, error);
     }
     ways_free(ways);
@@ -281,7 +295,7 @@ const struct experiment cache_experiment = {
     .name = "cache",
     .summary = "generating with the cache against without: work by counting, and time",
     .needs_device = true,
-    .default_model = "qwen2.5-0.5b",
+    .default_model = "smollm2-135m",
     .tables = tables,
     .table_count = sizeof tables / sizeof *tables,
     .run = run,

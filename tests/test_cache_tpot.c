@@ -98,6 +98,17 @@ static void cache_takes_the_median(void **state)
     csv_table_free(&table);
 }
 
+/* A row that has taken a minute is not repeated, unless --reps asks for it. */
+static void cache_stops_repeating_after_a_minute(void **state)
+{
+    (void)state;
+    runs_begun = 0;
+    assert_int_equal(staged_run("cache --quick --new-tokens 8", &(struct stage){.pass_ms = pass_by_turn}), 0);
+    struct csv_table table = place_csv("cache");
+    assert_string_equal(place_text(&table, 0, "n"), "1");
+    csv_table_free(&table);
+}
+
 static void cache_checks_what_it_keeps(void **state)
 {
     (void)state;
@@ -265,6 +276,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cache_counts_positions),
         cmocka_unit_test(cache_takes_the_median),
+        cmocka_unit_test(cache_stops_repeating_after_a_minute),
         cmocka_unit_test(cache_checks_what_it_keeps),
         cmocka_unit_test(tpot_on_a_clock_that_rises_with_context),
         cmocka_unit_test(tpot_says_whether_a_rise_is_resolved),
