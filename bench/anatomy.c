@@ -216,6 +216,7 @@ const struct experiment anatomy_experiment = {
     .summary = "where memory goes at five moments: by tag, reserved, and what the outside sees beyond",
     .needs_device = true,
     .default_model = "qwen2.5-1.5b",
+    .uses = USES_CONTEXTS,
     .tables = tables,
     .table_count = sizeof tables / sizeof *tables,
     .run = run,

@@ -371,6 +371,7 @@ const struct experiment batch_experiment = {
     .summary = "static batches: where time per token leaves its floor, against the machine's balance point",
     .needs_device = true,
     .default_model = "qwen2.5-0.5b",
+    .uses = USES_CONTEXTS | USES_BATCH | USES_REPS,
     .tables = tables,
     .table_count = sizeof tables / sizeof *tables,
     .run = run,

@@ -296,6 +296,7 @@ const struct experiment cache_experiment = {
     .summary = "generating with the cache against without: work by counting, and time",
     .needs_device = true,
     .default_model = "smollm2-135m",
+    .uses = USES_NEW_TOKENS | USES_REPS,
     .tables = tables,
     .table_count = sizeof tables / sizeof *tables,
     .run = run,

@@ -314,6 +314,7 @@ const struct experiment capacity_experiment = {
     .needs_device = true,
     .default_model = "qwen2.5-1.5b",
     .default_budget = DEFAULT_BUDGET,
+    .uses = USES_CONTEXTS | USES_BATCH,
     .tables = tables,
     .table_count = sizeof tables / sizeof *tables,
     .run = run,

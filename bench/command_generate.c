@@ -64,6 +64,9 @@ static enum status parse_tokens(int32_t **tokens, int *count, const char *text, 
         char piece[24];
         int64_t id = 0;
         size_t length = strcspn(text, ",");
+        if (length == 0)
+            return error_set(error, STATUS_INPUT,
+                             "--tokens: place %d of the list is empty; give token ids, as in 1,2,3", i + 1);
         if (snprintf(piece, sizeof piece, "%.*s", (int)length, text) >= (int)sizeof piece)
             return error_set(error, STATUS_INPUT, "--tokens: %.*s is no token id", (int)length, text);
         if (int_parse(&id, piece, "tokens", 0, config->vocab_size - 1, error) != STATUS_OK)

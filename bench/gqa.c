@@ -440,6 +440,7 @@ const struct experiment gqa_experiment = {
     .summary = "one model with 1 KV head to all: bytes per token and time per token, linear in the heads",
     .needs_device = true,
     .default_model = "qwen2.5-0.5b",
+    .uses = USES_CONTEXTS | USES_REPS,
     .tables = tables,
     .table_count = sizeof tables / sizeof *tables,
     .run = run,

@@ -114,6 +114,7 @@ const struct experiment kv_experiment = {
     .summary = "bytes of the KV cache, counted from its tensors, against the formula",
     .needs_device = true,
     .default_model = "qwen2.5-1.5b",
+    .uses = USES_CONTEXTS,
     .tables = tables,
     .table_count = sizeof tables / sizeof *tables,
     .run = run,

@@ -142,6 +142,7 @@ const struct experiment logits_experiment = {
     .summary = "what a forward pass leaves allocated: logits of all positions or of the last, beside the cache",
     .needs_device = true,
     .default_model = "qwen2.5-1.5b",
+    .uses = USES_CONTEXTS,
     .tables = tables,
     .table_count = sizeof tables / sizeof *tables,
     .run = run,

@@ -51,10 +51,12 @@ static int command_run(int argc, char **argv)
         snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", (*experiment)->name);
     }
     if (argc > 0 && strcmp(argv[0], "--help") == 0) {
-        printf("usage: kvlab run NAME [options]\n\nNAME is one of %s;\n`kvlab list` says what each shows, "
-               "`kvlab run NAME --help` what it writes.\n\noptions:\n",
-               known);
-        options_print_help();
+        printf(
+            "usage: kvlab run NAME [options]\n\nNAME is one of %s;\n`kvlab list` says what each shows, "
+            "`kvlab run NAME --help` what it writes and which of --contexts, --batch, --new-tokens and --reps it has."
+            "\n\noptions:\n",
+            known);
+        options_print_help(USES_ALL);
         return 0;
     }
     const struct experiment *experiment = argc > 0 ? experiment_find(argv[0]) : NULL;

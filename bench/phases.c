@@ -317,6 +317,7 @@ const struct experiment phases_experiment = {
     .summary = "one request over prompt length: first token, tokens after it, the whole, and what a user feels",
     .needs_device = true,
     .default_model = "qwen2.5-0.5b",
+    .uses = USES_CONTEXTS | USES_NEW_TOKENS | USES_REPS,
     .tables = tables,
     .table_count = sizeof tables / sizeof *tables,
     .run = run,

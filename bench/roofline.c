@@ -311,6 +311,7 @@ const struct experiment roofline_experiment = {
     .summary = "prefill and decode by counted FLOPs and bytes, on the machine's own two ceilings",
     .needs_device = true,
     .default_model = "qwen2.5-0.5b",
+    .uses = USES_CONTEXTS | USES_BATCH | USES_REPS,
     .tables = tables,
     .table_count = sizeof tables / sizeof *tables,
     .run = run,

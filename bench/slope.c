@@ -186,6 +186,7 @@ const struct experiment slope_experiment = {
     .summary = "memory over context, by tensors, ledger and driver, and its slope against the formula",
     .needs_device = true,
     .default_model = "qwen2.5-0.5b",
+    .uses = USES_CONTEXTS,
     .tables = tables,
     .table_count = sizeof tables / sizeof *tables,
     .run = run,

@@ -389,6 +389,7 @@ const struct experiment tpot_experiment = {
     .summary = "time per output token over context and batch, against bytes to read over read bandwidth",
     .needs_device = true,
     .default_model = "qwen2.5-0.5b",
+    .uses = USES_CONTEXTS | USES_BATCH | USES_REPS,
     .tables = tables,
     .table_count = sizeof tables / sizeof *tables,
     .run = run,

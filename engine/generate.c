@@ -1,6 +1,7 @@
 #include "engine/generate.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,17 +53,43 @@ static void generation_free(struct generation *g)
     free(g->tokens);
 }
 
-/* The next token from the one row of logits. Greedy choice happens on the device and moves 4 bytes. */
+static enum status not_finite(const struct generation *g, struct error *error)
+{
+    return error_set(error, STATUS_INPUT,
+                     "%s: the logits are not finite: the weights hold NaN or infinity, or values too large for %s; use "
+                     "other weights or --dtype f32",
+                     g->model->config->name, dtype_name(g->logits.dtype));
+}
+
+/* The largest on the device; of its logit a look: NaN and infinity there, or no largest at all, is no choice. */
+static enum status choose_largest(struct generation *g, int32_t *token, struct error *error)
+{
+    struct device *device = ledger_device(g->model->ledger);
+    size_t size = dtype_size(g->logits.dtype);
+    if (model_argmax(g->model, &g->logits, 0, 1, token, error) != STATUS_OK)
+        return error->status;
+    if (*token < 0 || *token >= g->logits.vocab)
+        return not_finite(g, error);
+    if (device->ops->download(device, g->row, (const char *)g->logits.data + (size_t)*token * size, size, error) !=
+        STATUS_OK)
+        return error->status;
+    return isfinite(dtype_load(g->logits.dtype, g->row, 0)) ? STATUS_OK : not_finite(g, error);
+}
+
+/* The next token from the one row of logits. Greedy choice happens on the device and moves a few bytes. */
 static enum status choose(struct generation *g, int32_t *token, struct error *error)
 {
     struct device *device = ledger_device(g->model->ledger);
     if (g->sampler.temperature <= 0.0f)
-        return model_argmax(g->model, &g->logits, 0, 1, token, error);
+        return choose_largest(g, token, error);
     size_t vocab = (size_t)g->logits.vocab;
     if (device->ops->download(device, g->row, g->logits.data, vocab * dtype_size(g->logits.dtype), error) != STATUS_OK)
         return error->status;
-    for (size_t i = 0; i < vocab; i++)
+    for (size_t i = 0; i < vocab; i++) {
         g->values[i] = dtype_load(g->logits.dtype, g->row, i);
+        if (!isfinite(g->values[i]))
+            return not_finite(g, error);
+    }
     *token = sampler_choose(&g->sampler, g->values, (int)vocab, g->scratch);
     return STATUS_OK;
 }

@@ -37,16 +37,6 @@ const char *kv_policy_name(enum kv_policy policy)
     return policy_names[policy];
 }
 
-int kv_policy_parse(const char *name, enum kv_policy *policy)
-{
-    for (int p = KV_EXACT; p <= KV_PAGED; p++)
-        if (strcmp(name, policy_names[p]) == 0) {
-            *policy = (enum kv_policy)p;
-            return 0;
-        }
-    return -1;
-}
-
 /* ---- tensors ---- */
 
 /* One tensor of `positions` positions. */

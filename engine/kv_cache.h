@@ -36,7 +36,6 @@ struct kv_tensor {
 struct kv_cache;
 
 const char *kv_policy_name(enum kv_policy policy); /* "exact", "reserved", "paged" */
-int kv_policy_parse(const char *name, enum kv_policy *policy);
 
 /* A paged pool is allocated here; the others as sequences open and grow. The cache borrows ledger and config. */
 enum status kv_open(struct kv_cache **cache, struct ledger *ledger, const struct config *config,

@@ -8,14 +8,10 @@ struct sampler {
     float temperature; /* 0: greedy */
     int top_k;         /* 0: all */
     float top_p;       /* 1: all */
-    uint64_t state;    /* of the random stream; set it to the seed */
+    uint64_t state;    /* of the random stream; engine/random.h; set it to the seed */
 };
 
 /* Token chosen from host logits[vocab] (f32, overwritten). scratch: host [vocab]. Greedy takes the first of equals. */
 int32_t sampler_choose(struct sampler *sampler, float *logits, int vocab, int32_t *scratch);
-
-/* A uniform number in [0, 1) from a stream of its own (SplitMix64, Steele et al. 2014). */
-double random_uniform(uint64_t *state);
-uint64_t random_next(uint64_t *state);
 
 #endif

@@ -1,6 +1,7 @@
 #include "engine/weights.h"
 
 #include "engine/formula.h"
+#include "engine/random.h"
 #include "engine/weights_tensors.h"
 
 #include <math.h>
@@ -165,13 +166,11 @@ void weight_list_finish(struct weights *weights, const struct weight_list *list,
 
 /* ---- synthetic weights */
 
-/* A seed of its own for every tensor (splitmix64's finalizer; Steele et al. 2014). */
+/* A seed of its own for every tensor: number `index` of the seed's stream, whose state grows by a constant. */
 static uint64_t tensor_seed(uint64_t seed, size_t index)
 {
-    uint64_t x = seed + (index + 1) * UINT64_C(0x9e3779b97f4a7c15);
-    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-    return x ^ x >> 31;
+    uint64_t state = seed + index * UINT64_C(0x9e3779b97f4a7c15);
+    return random_next(&state);
 }
 
 /* Uniform in [-s, s) has variance s^2 / 3. With s = sqrt(3 / in) a product keeps the variance of its input; each layer

@@ -14,17 +14,6 @@ const char *dtype_name(enum dtype dtype)
     return names[dtype];
 }
 
-int dtype_parse(const char *name, enum dtype *dtype)
-{
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        if (strcmp(name, names[i]) == 0) {
-            *dtype = (enum dtype)i;
-            return 0;
-        }
-    }
-    return -1;
-}
-
 static float float_of(uint32_t bits)
 {
     float value;

@@ -15,9 +15,6 @@ enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16 };
 size_t dtype_size(enum dtype dtype);      /* bytes per value */
 const char *dtype_name(enum dtype dtype); /* "f32", "f16", "bf16" */
 
-/* Reads a name as dtype_name() gives it. Returns 0, or -1 for an unknown name. */
-int dtype_parse(const char *name, enum dtype *dtype);
-
 float bf16_to_f32(uint16_t bits);
 uint16_t bf16_from_f32(float value);
 float f16_to_f32(uint16_t bits);

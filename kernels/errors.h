@@ -1,5 +1,6 @@
 /* Errors as values: library code returns a status and fills in a message; only main() prints and exits.
-   A message is one line that says what went wrong, where (path, offset, option) and the way out. */
+   A message is one line that says what went wrong, where (path, offset, option) and the way out. One that is too long
+   loses the beginnings of its longest words, paths mostly, and never its end. */
 #ifndef KVLAB_KERNELS_ERRORS_H
 #define KVLAB_KERNELS_ERRORS_H
 

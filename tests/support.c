@@ -1,6 +1,6 @@
 #include "tests/support.h"
 
-#include "engine/sampler.h"
+#include "engine/random.h"
 
 #include <math.h>
 #include <stdlib.h>

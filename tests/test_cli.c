@@ -260,6 +260,8 @@ static void bad_settings_touch_nothing(void **state)
         {"--dtype int3", 2, "f32, f16, bf16"},
         {"--format xml", 2, "table, csv, json, md"},
         {"--samples /dev/null/x", 2, "--samples"},
+        {"--reps 3", 2, "--reps: kv does not use it"},
+        {"--new-tokens 3", 2, "--new-tokens"},
         {"--model /no/such/model", 2, "/no/such/model"},
     };
     struct older older = make_older();
@@ -339,7 +341,8 @@ static void bad_token_ids(void **state)
     (void)state;
     refuses("generate --model @tiny --tokens 1,64", 2, "64");
     refuses("generate --model @tiny --tokens -1", 2, "-1");
-    refuses("generate --model @tiny --tokens 1,,2", 2, "--tokens");
+    refuses("generate --model @tiny --tokens 1,,2", 2, "place 2 of the list is empty");
+    refuses("generate --model @tiny --tokens 1,", 2, "place 2 of the list is empty");
     refuses("generate --model @tiny --tokens 1,two", 2, "two");
     refuses("generate --model @tiny --tokens 99999999999999999999", 2, "--tokens");
     refuses("generate --model @tiny --tokens 1 --new 0", 2, "--new");
@@ -594,7 +597,9 @@ static void help_everywhere(void **state)
         snprintf(line, sizeof line, "run %s --help", (*experiment)->name);
         struct outcome outcome = finish(start(line, out_file));
         assert_int_equal(outcome.status, 0);
-        assert_non_null(strstr(outcome.stdout_text, "--contexts"));
+        assert_non_null(strstr(outcome.stdout_text, "--kv-dtype"));
+        assert_int_equal(strstr(outcome.stdout_text, "--new-tokens LIST") != NULL,
+                         ((*experiment)->uses & USES_NEW_TOKENS) != 0);
         assert_string_equal(outcome.stderr_text, "");
         outcome_free(&outcome);
     }

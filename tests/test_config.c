@@ -181,6 +181,8 @@ static void shapes_that_do_not_fit_are_refused(void **state)
         {"{\"num_key_value_heads\": 24}", "num_attention_heads", "not divisible by num_key_value_heads 24"},
         {"{\"hidden_size\": 100}", "hidden_size", "not divisible by num_attention_heads 12"},
         {"{\"head_dim\": 7}", "head_dim", "odd"},
+        {"{\"architectures\": \"LlamaForCausalLM\"}", "architectures", "must be a list"},
+        {"{\"architectures\": {}}", "architectures", "must be a list"},
         {"{\"hidden_size\": 36}", "head_dim", "odd"},
         {"{\"head_dim\": 1024, \"num_hidden_layers\": 8, \"num_attention_heads\": 65536, \"num_key_value_heads\": 1}",
          "head_dim", "268435456"},

@@ -8,7 +8,9 @@
 #include "tests/support.h"
 
 #include "engine/generate.h"
+#include "engine/random.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -185,6 +187,38 @@ static void cache_on_equals_cache_off(void **state)
 {
     (void)state;
     over_random_models(check_cache_on_and_off);
+}
+
+/* Weights that hold NaN or infinity give no token: greedy or drawn. */
+static void logits_that_are_not_finite_are_refused(void **state)
+{
+    (void)state;
+    static const float values[] = {NAN, INFINITY};
+    uint64_t random = 5;
+    struct config config = test_random_config(&random);
+    struct model_limits room = {.max_rows = 4, .max_sequences = 1, .max_blocks = 4};
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        struct test_model m;
+        test_model_open(&m, &config, DTYPE_F32, 1, &room);
+        struct device *device = ledger_device(m.ledger);
+        check_ok(device->ops->fill_value(device, (void *)(uintptr_t)m.model.weights.head, DTYPE_F32,
+                                         (size_t)(config.vocab_size * config.hidden_size), values[i], &error));
+        for (int drawn = 0; drawn < 2; drawn++) {
+            struct generate_options options = {.new_tokens = 2,
+                                               .use_cache = true,
+                                               .stop_token = -1,
+                                               .sampler = {.temperature = drawn ? 1 : 0, .top_p = 1}};
+            struct generate_result result;
+            int32_t prompt[] = {0, 1}, chosen[2];
+            struct kv_cache *cache = open_cache(&m, KV_EXACT, 1);
+            assert_int_equal(
+                generate(&m.model, cache, open_sequence(cache), prompt, 2, &options, chosen, &result, &error),
+                STATUS_INPUT);
+            assert_non_null(strstr(error.message, "not finite"));
+            kv_close(cache);
+        }
+        test_model_close(&m);
+    }
 }
 
 /* The last position's logits are the last row of all positions' logits: a row for itself, bit for bit the same
@@ -385,6 +419,7 @@ int main(void)
         cmocka_unit_test(exact_equals_reserved_equals_paged),
         cmocka_unit_test(ragged_batch_equals_each_sequence_alone),
         cmocka_unit_test(cache_on_equals_cache_off),
+        cmocka_unit_test(logits_that_are_not_finite_are_refused),
         cmocka_unit_test(last_logits_equal_the_last_row_of_all),
         cmocka_unit_test(one_thread_equals_many),
         cmocka_unit_test(sixteen_bit_types_keep_the_equalities),

@@ -1,6 +1,6 @@
 /* The ledger: counts per tag, peaks, segments going back to the device, the budget and its message. */
 #include "engine/ledger.h"
-#include "engine/sampler.h"
+#include "engine/random.h"
 #include "tests/support.h"
 
 #include <stdlib.h>

@@ -215,6 +215,38 @@ static void bad_options(void **state)
     }
 }
 
+static void short_for_more_than_one(void **state)
+{
+    (void)state;
+    struct options options;
+    struct error error;
+    assert_int_equal(PARSE(&options, &error, "--mod", "m"), STATUS_OK); /* short for one */
+    options_free(&options);
+    assert_int_equal(PARSE(&options, &error, "--d", "f32"), STATUS_INPUT);
+    assert_non_null(strstr(error.message, "--d is short for more than one option: --device, --dtype, --dry-run"));
+    assert_int_equal(PARSE(&options, &error, "--d=f32"), STATUS_INPUT);
+    assert_non_null(strstr(error.message, "--device, --dtype, --dry-run"));
+    assert_int_equal(PARSE(&options, &error, "--dig", "f32"), STATUS_INPUT);
+    assert_non_null(strstr(error.message, "unknown option --dig"));
+}
+
+static void options_that_have_no_effect(void **state)
+{
+    (void)state;
+    static char *const given[][2] = {{"--contexts", "1"}, {"--batch", "1"}, {"--new-tokens", "1"}, {"--reps", "1"}};
+    for (unsigned i = 0; i < COUNT(given); i++) {
+        struct options options;
+        struct error error;
+        assert_int_equal(PARSE(&options, &error, given[i][0], given[i][1]), STATUS_OK);
+        assert_int_equal(options_check_used(&options, 1u << i, "e", &error), STATUS_OK);
+        assert_int_equal(options_check_used(&options, USES_ALL & ~(1u << i), "e", &error), STATUS_INPUT);
+        assert_non_null(strstr(error.message, given[i][0]));
+        assert_int_equal(options_check_used(&options, 0, "e", &error), STATUS_INPUT);
+        assert_non_null(strstr(error.message, "none"));
+        options_free(&options);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -225,6 +257,8 @@ int main(void)
         cmocka_unit_test(every_option),
         cmocka_unit_test(the_last_of_repeated_options_counts),
         cmocka_unit_test(bad_options),
+        cmocka_unit_test(short_for_more_than_one),
+        cmocka_unit_test(options_that_have_no_effect),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
 /* Choosing tokens: greedy, top-k, top-p, the seed, and the distribution that comes out. */
+#include "engine/random.h"
 #include "engine/sampler.h"
 
 #include <math.h>
@@ -104,9 +105,25 @@ static void the_seed_decides(void **state)
     assert_true(differs > 0);
 }
 
+/* SplitMix64's published numbers for the seed 1234567. */
+static void the_stream_is_splitmix64(void **state)
+{
+    (void)state;
+    static const uint64_t known[] = {UINT64_C(6457827717110365317), UINT64_C(3203168211198807973),
+                                     UINT64_C(9817491932198370423)};
+    uint64_t stream = 1234567;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        assert_true(random_next(&stream) == known[i]);
+    for (int i = 0; i < 1000; i++) {
+        double value = random_uniform(&stream);
+        assert_true(value >= 0 && value < 1);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_stream_is_splitmix64),
         cmocka_unit_test(greedy_takes_the_first_of_the_largest),
         cmocka_unit_test(temperature_one_draws_the_distribution),
         cmocka_unit_test(temperature_sharpens),

@@ -93,6 +93,8 @@ int bench_main(const struct experiment *experiment, int argc, char **argv)
     else if (!status && bench.options.explain)
         status = describe_column(experiment, bench.options.explain, &error);
     else if (!status)
+        status = options_check_used(&bench.options, experiment->uses, experiment->name, &error);
+    if (!status && !bench.options.help && !bench.options.explain)
         status = run(&bench, &error);
 
     if (status == STATUS_INTERRUPTED)

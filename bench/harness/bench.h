@@ -20,6 +20,7 @@ struct experiment {
     bool needs_device;          /* false: arithmetic only, no device is opened */
     const char *default_model;  /* on the CPU; "" if the experiment is about all models */
     uint64_t default_budget;    /* unless --budget gives one; 0: what the device has free */
+    unsigned uses;              /* USES_*: options that not every experiment has; others are refused */
     const struct table *tables; /* what it writes, for --explain and SCHEMA tests */
     size_t table_count;
     enum status (*run)(struct bench *bench, struct error *error);
@@ -48,6 +49,7 @@ struct bench {
    argc and argv are the options alone. Returns the process's exit status. */
 int bench_main(const struct experiment *experiment, int argc, char **argv);
 
+/* An experiment that asks for these has the option in its `uses`. */
 /* The contexts to measure, ascending: the user's, or the given defaults (quick ones with --quick). */
 const struct int_list *bench_contexts(struct bench *bench, const char *defaults, const char *quick);
 const struct int_list *bench_batches(struct bench *bench, const char *defaults, const char *quick);

@@ -91,6 +91,31 @@ static enum status set_field(const struct option_row *row, char *target, const c
     return status;
 }
 
+/* getopt_long() does not say why it took none: the word may be short for several. Their names, or "" where there are
+   fewer than two. */
+static const char *meant_by(const struct option_row *rows, const char *word, char *names, size_t size)
+{
+    size_t length = strcspn(word, "="), found = 0, used = 0;
+    names[0] = 0;
+    for (const struct option_row *row = rows; row->name; row++)
+        if (length > 2 && strncmp(word, "--", 2) == 0 && strncmp(row->name, word + 2, length - 2) == 0) {
+            used += (size_t)snprintf(names + used, size - used, "%s--%s", found++ ? ", " : "", row->name);
+            if (used >= size)
+                break;
+        }
+    if (found < 2)
+        names[0] = 0;
+    return names;
+}
+
+static enum status unknown_option(const struct option_row *rows, const char *word, struct error *error)
+{
+    char names[256];
+    if (meant_by(rows, word, names, sizeof names)[0])
+        return error_set(error, STATUS_INPUT, "%s is short for more than one option: %s", word, names);
+    return error_set(error, STATUS_INPUT, "unknown option %s; --help lists the options", word);
+}
+
 /* getopt_long() wants a program name first and may reorder: it works on a copy. */
 enum status option_table_parse(const struct option_row *rows, void *target, int argc, char **argv, struct error *error)
 {
@@ -120,7 +145,7 @@ enum status option_table_parse(const struct option_row *rows, void *target, int 
         else if (found == '?' && optopt)
             status = error_set(error, STATUS_INPUT, "unknown option -%c; --help lists the options", optopt);
         else if (found == '?')
-            status = error_set(error, STATUS_INPUT, "unknown option %s; --help lists the options", words[optind - 1]);
+            status = unknown_option(rows, words[optind - 1], error);
         else
             status = set_field(&rows[found - 256], target, optarg, error);
     }

@@ -25,6 +25,7 @@ struct option_row {
     int64_t minimum, maximum;   /* OPTION_INT, OPTION_REAL, OPTION_LIST */
     const char *const *choices; /* OPTION_CHOICE; NULL-terminated */
     const char *help;
+    unsigned use; /* options.c: USES_*, or 0 where every experiment has it */
 };
 
 /* Fills in `target` from options only (no command word, no other words). Status 2 names the option and the value. */

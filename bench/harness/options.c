@@ -1,6 +1,7 @@
 /* The options that every experiment shares. One row here is all it takes: parsing and --help follow. */
 #include "bench/harness/option_table.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const char *const format_choices[] = {"table", "csv", "json", "md", NULL}; /* as enum output_format */
@@ -19,13 +20,14 @@ static const struct option_row rows[] = {
     {"kv-dtype", "TYPE", OPTION_CHOICE, FIELD(kv_dtype), GIVEN(has_kv_dtype), .choices = dtype_choices,
      .help = "type of the KV cache; as --dtype unless given"},
     /* Past what 32 bits hold, bench_main() says how much memory it would take. */
-    {"contexts", "LIST", OPTION_LIST, FIELD(contexts), .minimum = 1, .maximum = INT64_MAX,
+    {"contexts", "LIST", OPTION_LIST, FIELD(contexts), .use = USES_CONTEXTS, .minimum = 1, .maximum = INT64_MAX,
      .help = "tokens: 512,1024 or ranges, 512-8192*2 (factor 2), 128-1024+128 (step 128)"},
-    {"batch", "LIST", OPTION_LIST, FIELD(batch), .minimum = 1, .maximum = 65536,
-     .help = "sequences at a time, where the experiment has batches"},
-    {"new-tokens", "LIST", OPTION_LIST, FIELD(new_tokens), .minimum = 1, .maximum = 1 << 24,
-     .help = "tokens to generate, where the experiment generates"},
-    {"reps", "N", OPTION_INT, FIELD(reps), .minimum = 1, .maximum = 1000000, .help = "repetitions of each measurement"},
+    {"batch", "LIST", OPTION_LIST, FIELD(batch), .use = USES_BATCH, .minimum = 1, .maximum = 65536,
+     .help = "sequences at a time, a list as for contexts"},
+    {"new-tokens", "LIST", OPTION_LIST, FIELD(new_tokens), .use = USES_NEW_TOKENS, .minimum = 1, .maximum = 1 << 24,
+     .help = "tokens to generate, a list as for contexts"},
+    {"reps", "N", OPTION_INT, FIELD(reps), .use = USES_REPS, .minimum = 1, .maximum = 1000000,
+     .help = "repetitions of each measurement"},
     {"threads", "N", OPTION_INT, FIELD(threads), .minimum = 0, .maximum = 4096,
      .help = "CPU threads; 0, the default, takes all that there are"},
     {"graphs", "WHEN", OPTION_CHOICE, FIELD(graphs_off), .choices = graphs_choices,
@@ -45,6 +47,7 @@ static const struct option_row rows[] = {
     {"help", NULL, OPTION_FLAG, FIELD(help), .help = "this text"},
     {0},
 };
+enum { ROWS = sizeof rows / sizeof rows[0] };
 
 enum status options_parse(struct options *options, int argc, char **argv, struct error *error)
 {
@@ -63,7 +66,33 @@ void options_free(struct options *options)
     *options = (struct options){0};
 }
 
-void options_print_help(void)
+void options_print_help(unsigned uses)
 {
-    option_table_help(rows);
+    struct option_row shown[ROWS];
+    size_t count = 0;
+    for (size_t i = 0; i < ROWS; i++)
+        if (!rows[i].use || (rows[i].use & uses))
+            shown[count++] = rows[i];
+    option_table_help(shown);
+}
+
+enum status options_check_used(const struct options *options, unsigned uses, const char *experiment,
+                               struct error *error)
+{
+    unsigned given = (options->contexts.count ? USES_CONTEXTS : 0u) | (options->batch.count ? USES_BATCH : 0u) |
+                     (options->new_tokens.count ? USES_NEW_TOKENS : 0u) | (options->reps ? USES_REPS : 0u);
+    const char *wrong = NULL;
+    char known[128] = "";
+    for (size_t i = 0; i < ROWS; i++) {
+        if (!wrong && (rows[i].use & given & ~uses))
+            wrong = rows[i].name;
+        size_t used = strlen(known);
+        if (rows[i].use & uses)
+            snprintf(known + used, sizeof known - used, "%s--%s", used ? ", " : "", rows[i].name);
+    }
+    if (!wrong)
+        return STATUS_OK;
+    return error_set(error, STATUS_INPUT,
+                     "--%s: %s does not use it; of --contexts, --batch, --new-tokens and --reps it has %s", wrong,
+                     experiment, known[0] ? known : "none");
 }

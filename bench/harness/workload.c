@@ -1,6 +1,6 @@
 /* What drivers ask of a bench: the settings to measure, the model, tokens to feed it, its memory from outside. */
 #include "bench/harness/session.h"
-#include "engine/sampler.h"
+#include "engine/random.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -13,9 +13,11 @@ static int ascending(const void *a, const void *b)
 }
 
 /* The user's list, or the experiment's own, which then stands in its place; ascending. */
-static const struct int_list *list_or(struct bench *bench, struct int_list *list, const char *defaults,
+static const struct int_list *list_or(struct bench *bench, unsigned use, struct int_list *list, const char *defaults,
                                       const char *quick)
 {
+    assert((bench->experiment->uses & use) && "the experiment's uses lack this option");
+    (void)use;
     if (!list->count) {
         struct error error;
         enum status status = int_list_parse(list, bench->options.quick ? quick : defaults, bench->experiment->name, 1,
@@ -29,21 +31,22 @@ static const struct int_list *list_or(struct bench *bench, struct int_list *list
 
 const struct int_list *bench_contexts(struct bench *bench, const char *defaults, const char *quick)
 {
-    return list_or(bench, &bench->options.contexts, defaults, quick);
+    return list_or(bench, USES_CONTEXTS, &bench->options.contexts, defaults, quick);
 }
 
 const struct int_list *bench_batches(struct bench *bench, const char *defaults, const char *quick)
 {
-    return list_or(bench, &bench->options.batch, defaults, quick);
+    return list_or(bench, USES_BATCH, &bench->options.batch, defaults, quick);
 }
 
 const struct int_list *bench_new_tokens(struct bench *bench, const char *defaults, const char *quick)
 {
-    return list_or(bench, &bench->options.new_tokens, defaults, quick);
+    return list_or(bench, USES_NEW_TOKENS, &bench->options.new_tokens, defaults, quick);
 }
 
 int bench_reps(const struct bench *bench, int defaults, int quick)
 {
+    assert((bench->experiment->uses & USES_REPS) && "the experiment's uses lack --reps");
     if (bench->options.reps)
         return bench->options.reps;
     return bench->options.quick ? quick : defaults;

@@ -1,7 +1,9 @@
 /* The CPU device: opening, what it is, copies, events. */
 #include "kernels/cpu/cpu.h"
 
+#include <errno.h>
 #include <omp.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -185,10 +187,43 @@ static void fill_info(struct cpu_device *cpu)
     info->total_bytes = cpu_total_bytes();
 }
 
+static void *wait_at_gate(void *gate)
+{
+    pthread_mutex_lock(gate);
+    pthread_mutex_unlock(gate);
+    return NULL;
+}
+
+/* Can that many threads be at a time? OpenMP ends the process where they cannot, so it is tried first. */
+static enum status check_threads(int threads, struct error *error)
+{
+    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+    pthread_t *made = calloc((size_t)threads, sizeof *made);
+    int count = 1, failed = made ? 0 : ENOMEM; /* the one that asks is there already */
+    pthread_mutex_lock(&gate);
+    while (!failed && count < threads) {
+        failed = pthread_create(&made[count], NULL, wait_at_gate, &gate);
+        count += !failed;
+    }
+    pthread_mutex_unlock(&gate);
+    for (int i = 1; i < count; i++)
+        pthread_join(made[i], NULL);
+    pthread_mutex_destroy(&gate);
+    free(made);
+    if (!failed)
+        return STATUS_OK;
+    return error_set(error, STATUS_DEVICE, "device cpu: only %d of %d threads can be made here: %s; give --threads %d",
+                     count, threads, strerror(failed), count > 2 ? count / 2 : 1);
+}
+
 enum status cpu_open(int threads, struct device **device, struct error *error)
 {
     const struct cpu_hot *hot;
     enum status status = cpu_hot_choose(&hot, error);
+    if (status != STATUS_OK)
+        return status;
+    threads = threads > 0 ? threads : omp_get_num_procs(); /* the latter heeds the affinity mask */
+    status = check_threads(threads, error);
     if (status != STATUS_OK)
         return status;
     struct cpu_device *cpu = calloc(1, sizeof *cpu);
@@ -202,7 +237,7 @@ enum status cpu_open(int threads, struct device **device, struct error *error)
     cpu->base.graphs = 1;
     cpu->hot = hot;
     cpu->matrix = matrix;
-    cpu->threads = threads > 0 ? threads : omp_get_num_procs(); /* the latter heeds the affinity mask */
+    cpu->threads = threads;
     fill_info(cpu);
     *device = &cpu->base;
     return STATUS_OK;
