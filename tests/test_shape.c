@@ -489,6 +489,78 @@ static void refuses_by_name(void **state)
     }
 }
 
+/* Every layer of a kind that its family does not have: such a layer once cost nothing. */
+static void refuses_kinds_of_other_families(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model;
+        int layers;
+        const char *kind;
+    } rows[] = {
+        {"qwen2.5-0.5b", 24, "chunked_attention"},
+        {"qwen2.5-0.5b", 24, "linear_attention"},
+        {"qwen2.5-0.5b", 24, "mamba"},
+        {"qwen2.5-0.5b", 24, "attention"},
+        {"qwen3-8b", 36, "linear_attention"},
+        {"qwen3-8b", 36, "mamba"},
+        {"gemma-2-2b", 26, "chunked_attention"},
+        {"gemma-2-2b", 26, "mamba"},
+        {"gemma-3-1b", 26, "chunked_attention"},
+        {"smollm3-3b", 36, "linear_attention"},
+        {"smollm3-3b", 36, "chunked_attention"},
+        {"olmo-3-7b", 32, "mamba"},
+        {"olmo-3-7b", 32, "chunked_attention"},
+        {"exaone-4.0-32b", 64, "linear_attention"},
+        {"granite-4.0-h-tiny", 40, "sliding_attention"},
+        {"granite-4.0-h-tiny", 40, "linear_attention"},
+        {"granite-4.0-h-tiny", 40, "full_attention"},
+        {"qwen3-next-80b-a3b", 48, "sliding_attention"},
+        {"qwen3-next-80b-a3b", 48, "mamba"},
+        {"qwen3-next-80b-a3b", 48, "chunked_attention"},
+        {"gpt-oss-20b", 24, "chunked_attention"},
+        {"mistral-7b-v0.1", 32, "chunked_attention"},
+        {"mixtral-8x7b", 32, "linear_attention"},
+        {"command-r7b", 32, "chunked_attention"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char changes[2048] = "{\"layer_types\": [";
+        for (int l = 0; l < rows[i].layers; l++)
+            snprintf(changes + strlen(changes), sizeof changes - strlen(changes), "%s\"%s\"", l ? ", " : "",
+                     rows[i].kind);
+        strncat(changes, "]}", sizeof changes - strlen(changes) - 1);
+        struct shape shape;
+        struct error error = {0};
+        write_changed(rows[i].model, changes);
+        if (shape_read(&shape, file, &error) != STATUS_INPUT || !strstr(error.message, "layer_types") ||
+            !strstr(error.message, rows[i].kind))
+            fail_msg("%s of %s: '%s' must name layer_types and the kind", rows[i].model, rows[i].kind, error.message);
+    }
+}
+
+/* Windows without a width. */
+static void refuses_windows_without_a_width(void **state)
+{
+    (void)state;
+    static const char *const rows[][2] = {
+        {"exaone-4.0-1.2b", "sliding_window"}, /* its own layer_types are all full */
+        {"mistral-7b-v0.3", "layer_types"},    /* sliding_window is null */
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct shape shape = published(rows[i][0]);
+        char changes[2048] = "{\"sliding_window\": null, \"layer_types\": [";
+        for (int l = 0; l < shape.layer_count; l++)
+            snprintf(changes + strlen(changes), sizeof changes - strlen(changes), "%s\"sliding_attention\"",
+                     l ? ", " : "");
+        strncat(changes, "]}", sizeof changes - strlen(changes) - 1);
+        shape_free(&shape);
+        struct error error = {0};
+        write_changed(rows[i][0], changes);
+        if (shape_read(&shape, file, &error) != STATUS_INPUT || !strstr(error.message, rows[i][1]))
+            fail_msg("%s: '%s' must name %s", rows[i][0], error.message, rows[i][1]);
+    }
+}
+
 /* Keys that say "not used", and a window that is there but switched off, change nothing. */
 static void reads_what_is_switched_off(void **state)
 {
@@ -635,6 +707,8 @@ int main(void)
         cmocka_unit_test(state_bytes_by_hand),
         cmocka_unit_test(which_layers),
         cmocka_unit_test(refuses_by_name),
+        cmocka_unit_test(refuses_kinds_of_other_families),
+        cmocka_unit_test(refuses_windows_without_a_width),
         cmocka_unit_test(reads_what_is_switched_off),
         cmocka_unit_test(other_keys_of_published_files),
         cmocka_unit_test(no_value_crashes),

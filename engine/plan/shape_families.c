@@ -164,7 +164,7 @@ enum status describe_smollm3(struct reader *reader)
     shape_ignore(reader, "sliding_window");
     shape_ignore(reader, "max_window_layers"); /* left over from Qwen2's class */
     if (shape_flag(reader, "use_sliding_window", false, &use) != STATUS_OK ||
-        windows_from_layer_types(reader, &listed) != STATUS_OK)
+        windows_from_layer_types(reader, TYPE_FULL | TYPE_SLIDING, &listed) != STATUS_OK)
         return reader->keys.error->status;
     for (int64_t i = 0; i < reader->shape->layer_count; i++)
         if (reader->kinds[i] == LAYER_WINDOW && !use)
@@ -190,9 +190,9 @@ enum status describe_exaone4(struct reader *reader)
     bool listed;
     enum status status = config_key(&reader->keys, "sliding_window") && !json_is_string(pattern)
                              ? windows_pattern(reader, 4)
-                             : windows_from_layer_types(reader, &listed);
-    if (!status && shape_key(reader, "sliding_window"))
-        status = shape_count(reader, "sliding_window", SHAPE_MAX_POSITIONS, &reader->window);
+                             : windows_from_layer_types(reader, TYPE_FULL | TYPE_SLIDING, &listed);
+    if (!status)
+        status = windows_width(reader, 0);
     return status ? status : shape_add_layers(reader);
 }
 

@@ -59,7 +59,7 @@ enum status describe_granite_hybrid(struct reader *reader)
     struct shape *shape = reader->shape;
     int64_t head_dim, expand, width = block->intermediate;
     bool listed;
-    if (windows_from_layer_types(reader, &listed) != STATUS_OK ||
+    if (windows_from_layer_types(reader, TYPE_ATTENTION | TYPE_MAMBA, &listed) != STATUS_OK ||
         shape_count_or(reader, "num_local_experts", SHAPE_MAX_HEADS, 0, &block->experts) != STATUS_OK ||
         shape_count_or(reader, "num_experts_per_tok", SHAPE_MAX_HEADS, 0, &block->experts_per_token) != STATUS_OK ||
         shape_count(reader, "shared_intermediate_size", SHAPE_MAX_WIDTH, &block->intermediate) != STATUS_OK ||

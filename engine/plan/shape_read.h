@@ -79,8 +79,9 @@ enum status shape_refuse_rest(struct reader *reader);
 
 /* ---- shape_weights.c */
 enum status shape_reserve(struct reader *reader);
-/* Appends a layer of the block; `index` is its place in kinds[], sparse[] and shares_with[]. */
-void shape_add_layer(struct reader *reader, const struct block *block, int64_t index);
+/* Appends a layer of the block; `index` is its place in kinds[], sparse[] and shares_with[]. Refuses a window without a
+   width and a state without a mixer: they would cost nothing. */
+enum status shape_add_layer(struct reader *reader, const struct block *block, int64_t index);
 /* Room for them, and a layer of the reader's block in every place. */
 enum status shape_add_layers(struct reader *reader);
 /* Embedding, positions, head, last norm; then the sums. */
@@ -88,7 +89,18 @@ void shape_add_edges(struct reader *reader, int64_t positions, bool embedding_no
 void shape_sum(struct reader *reader);
 
 /* ---- shape_windows.c: which layers have windows */
-enum status windows_from_layer_types(struct reader *reader, bool *found);
+/* What layer_types may name: each family has some of them, and refuses the others. */
+enum layer_type {
+    TYPE_FULL = 1 << 0,
+    TYPE_SLIDING = 1 << 1,
+    TYPE_CHUNKED = 1 << 2,
+    TYPE_LINEAR = 1 << 3,
+    TYPE_ATTENTION = 1 << 4,
+    TYPE_MAMBA = 1 << 5,
+};
+enum status windows_from_layer_types(struct reader *reader, unsigned allowed, bool *found);
+/* The window's width, which must be there if a layer has one; `otherwise`, if not 0, where it is absent. */
+enum status windows_width(struct reader *reader, int64_t otherwise);
 enum status windows_everywhere(struct reader *reader, int64_t otherwise); /* sliding_window, `otherwise` if absent */
 enum status windows_alternate(struct reader *reader);                     /* even layers */
 enum status windows_pattern(struct reader *reader, int64_t otherwise);    /* all but each pattern-th layer */

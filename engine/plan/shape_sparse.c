@@ -106,7 +106,7 @@ enum status describe_qwen3_next(struct reader *reader)
         shape_count(reader, "linear_key_head_dim", SHAPE_MAX_HEADS, &block->dims.k_dim) != STATUS_OK ||
         shape_count(reader, "linear_value_head_dim", SHAPE_MAX_HEADS, &block->dims.v_dim) != STATUS_OK ||
         shape_count(reader, "linear_conv_kernel_dim", 64, &block->dims.conv) != STATUS_OK ||
-        windows_from_layer_types(reader, &listed) != STATUS_OK)
+        windows_from_layer_types(reader, TYPE_FULL | TYPE_LINEAR, &listed) != STATUS_OK)
         return reader->keys.error->status;
     if (interval == 0)
         return config_refuse(&reader->keys, "full_attention_interval", "is 0; it must be at least 1");
@@ -182,7 +182,8 @@ static enum status add_with_prediction(struct reader *reader)
     extra.other_whole = 2 * hidden * hidden;
     extra.other_kept = 3 * hidden;
     for (int64_t i = 0; i < shape->layer_count + shape->prediction_layers; i++)
-        shape_add_layer(reader, i < shape->layer_count ? &reader->block : &extra, i);
+        if (shape_add_layer(reader, i < shape->layer_count ? &reader->block : &extra, i) != STATUS_OK)
+            return reader->keys.error->status;
     return STATUS_OK;
 }
 
@@ -228,7 +229,7 @@ static enum status llama4_kinds(struct reader *reader)
     bool listed;
     const json_t *rope = shape_key(reader, "no_rope_layers");
     int64_t layers = reader->shape->layer_count;
-    if (windows_from_layer_types(reader, &listed) != STATUS_OK)
+    if (windows_from_layer_types(reader, TYPE_FULL | TYPE_CHUNKED, &listed) != STATUS_OK)
         return reader->keys.error->status;
     bool has_list = json_array_size(rope) > 0;
     if (has_list && json_array_size(rope) != (size_t)layers)
@@ -319,7 +320,8 @@ enum status describe_mimo_v2(struct reader *reader)
         bool is_local = json_integer_value(json_array_get(pattern, (size_t)i)) == 1;
         reader->kinds[i] = is_local ? LAYER_WINDOW : LAYER_FULL;
         reader->sparse[i] = json_integer_value(json_array_get(sparse, (size_t)i)) == 1;
-        shape_add_layer(reader, is_local ? &local : global, i);
+        if (shape_add_layer(reader, is_local ? &local : global, i) != STATUS_OK)
+            return reader->keys.error->status;
     }
     return STATUS_OK;
 }

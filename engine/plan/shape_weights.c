@@ -208,12 +208,18 @@ static struct layer_shape geometry(const struct reader *reader, const struct blo
     return layer;
 }
 
-void shape_add_layer(struct reader *reader, const struct block *block, int64_t index)
+enum status shape_add_layer(struct reader *reader, const struct block *block, int64_t index)
 {
     struct shape *shape = reader->shape;
     struct scale scale = {.overflow = &reader->overflow, .hidden = (uint64_t)shape->hidden_size};
     struct layer_shape layer = geometry(reader, block, index);
     bool sparse = reader->sparse[index] && block->experts > 0;
+    if ((layer.kind == LAYER_WINDOW || layer.kind == LAYER_CHUNK) && layer.window == 0)
+        return config_refuse(&reader->keys, "layer_types", "layer %lld has a window, and the file gives it no width",
+                             (long long)index);
+    if (layer.kind == LAYER_STATE && block->mixer == MIXER_NONE)
+        return config_refuse(&reader->keys, "layer_types", "layer %lld keeps a state that the file does not describe",
+                             (long long)index);
     if (layer.kind == LAYER_LATENT)
         weigh_latent(&scale, block);
     else if (layer.kind != LAYER_STATE)
@@ -241,7 +247,7 @@ void shape_add_layer(struct reader *reader, const struct block *block, int64_t i
     if (index >= shape->layer_count) {
         shape->parts.prediction =
             count_add(scale.overflow, shape->parts.prediction, parts_sum(&scale.parts, scale.overflow));
-        return;
+        return STATUS_OK;
     }
     add_parts(&shape->parts, &scale.parts, scale.overflow);
     if (sparse) { /* of the routed experts, a token uses experts_per_token */
@@ -251,6 +257,7 @@ void shape_add_layer(struct reader *reader, const struct block *block, int64_t i
             count_add(scale.overflow, shape->active,
                       count_mul(scale.overflow, one + bias, (uint64_t)(block->experts - block->experts_per_token)));
     }
+    return STATUS_OK;
 }
 
 enum status shape_add_layers(struct reader *reader)
@@ -258,7 +265,8 @@ enum status shape_add_layers(struct reader *reader)
     if (shape_reserve(reader) != STATUS_OK)
         return reader->keys.error->status;
     for (int64_t i = 0; i < reader->shape->layer_count; i++)
-        shape_add_layer(reader, &reader->block, i);
+        if (shape_add_layer(reader, &reader->block, i) != STATUS_OK)
+            return reader->keys.error->status;
     return STATUS_OK;
 }
 
