@@ -235,7 +235,8 @@ enum status cpu_attention(struct device *device, const struct attention_args *ar
     {
         float *scratch = plan.threads_scratch + (size_t)omp_get_thread_num() * plan.thread_floats;
         struct place place = {0, 0, 0};
-#pragma omp for schedule(dynamic, 1)
+        /* monotonic: `place` only moves forward, and OpenMP 5 would let a runtime hand lower items to a thread later */
+#pragma omp for schedule(monotonic : dynamic, 1)
         for (long item = 0; item < items; item++) {
             advance(&plan, &place, item);
             work(&plan, &place, item, scratch);
