@@ -115,7 +115,24 @@ static void kv_by_engine(void **state)
         {"jamba-v0.1", ENGINE_LLAMACPP, "f16", 1000, 2, 68419584},
         {"deepseek-v3", ENGINE_LLAMACPP, "f16", 256, 1, 17989632}, /* 70,272 x 256: K only */
 
+        /* Windows that llama.cpp does not read: all tokens. tests/logs/llama-2025-mistral-7b.log says 1,024 MiB */
+        {"mistral-7b-v0.1", ENGINE_LLAMACPP, "f16", 8192, 1, 1073741824},
+        {"mistral-7b-v0.1", ENGINE_LLAMACPP_UNIFIED, "f16", 4096, 2, 1073741824},
+        {"phi-3-mini-4k", ENGINE_LLAMACPP, "f16", 4096, 1, 1610612736}, /* 32 x 2 x 32 x 96 x 2 = 393,216 a token */
+        {"starcoder2-7b", ENGINE_LLAMACPP, "f16", 8192, 1, 536870912},  /* 32 x 2 x 4 x 128 x 2 = 65,536 */
+        {"phi-3.5-moe", ENGINE_LLAMACPP, "f16", 4096, 1, 536870912},    /* 32 x 2 x 8 x 128 x 2 = 131,072 */
+        /* Windows that it reads. 8 global of 32 layers: 8 x 16,384 x 8,192 + 24 x 16,384 x (4,096 + 512) */
+        {"olmo-3-7b", ENGINE_LLAMACPP, "f16", 8192, 1, 2885681152},
+        /* 12 and 12 layers of 2,048: 8,192 cells and PAD(128 + 512, 256) = 768 */
+        {"gpt-oss-20b", ENGINE_LLAMACPP, "f16", 8192, 1, 220200960},
+        /* 13 and 13 layers of 4,096: 8,192 cells and 4,096 + 512 */
+        {"gemma-2-2b", ENGINE_LLAMACPP, "f16", 8192, 1, 681574400},
+
         {"llama-3-8b", ENGINE_SGLANG, "bf16", 1000, 4, 524419072}, /* (4,000 + 1) x 131,072 */
+        /* One pool for windowed layers too: 62 x 2 x 16 x 128 x 2 = 507,904, x (4 x 8,192 + 1) */
+        {"gemma-3-27b", ENGINE_SGLANG, "bf16", 8192, 4, 16643506176},
+        {"mistral-7b-v0.1", ENGINE_SGLANG, "bf16", 8192, 1, 1073872896}, /* 131,072 x 8,193 */
+        {"olmo-3-7b", ENGINE_SGLANG, "bf16", 8192, 1, 4295491584},       /* 524,288 x 8,193 */
         /* 4,000 tokens for 12 global layers, 3,200 for 12 local ones, a slot more in each: 7,202 x 24,576 */
         {"gpt-oss-20b", ENGINE_SGLANG, "bf16", 1000, 4, 176996352},
         /* Short: 0.8 of the first pool must hold 4 x 100 tokens: 500 and 400; (501 + 401) x 24,576 */
@@ -141,6 +158,31 @@ static void kv_by_engine(void **state)
                      profile_of(rows[i].engine)->name, rows[i].type, (long long)rows[i].context,
                      (long long)rows[i].users, (unsigned long long)plan.stages[0].bytes[PLAN_KV],
                      (unsigned long long)rows[i].bytes);
+        shape_free(&shape);
+    }
+}
+
+/* What a token adds in the long run follows the engine: nothing where every layer is windowed, all where the engine
+   does not read the windows. */
+static void later_bytes_follow_the_engine(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model;
+        enum engine engine;
+        uint64_t later;
+    } rows[] = {{"mistral-7b-v0.1", ENGINE_EXACT, 0},      {"mistral-7b-v0.1", ENGINE_LLAMACPP, 131072},
+                {"gemma-3-4b", ENGINE_LLAMACPP, 20480},    {"gemma-3-4b", ENGINE_SGLANG, 139264},
+                {"gpt-oss-20b", ENGINE_SGLANG, 24576},     {"exaone-4.0-1.2b", ENGINE_LLAMACPP, 61440},
+                {"mistral-7b-v0.1", ENGINE_VLLM, 0},       {"phi-3-mini-4k", ENGINE_LLAMACPP_UNIFIED, 393216},
+                {"exaone-4.0-32b", ENGINE_LLAMACPP, 65536}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct shape shape = published(rows[i].model);
+        struct plan_request request = request_of(&shape, rows[i].engine, 100, 1);
+        struct plan plan = made(&request);
+        if (plan.token_bytes_long != rows[i].later)
+            fail_msg("%s, %s: %llu", rows[i].model, profile_of(rows[i].engine)->name,
+                     (unsigned long long)plan.token_bytes_long);
         shape_free(&shape);
     }
 }
@@ -603,6 +645,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kv_by_engine),
+        cmocka_unit_test(later_bytes_follow_the_engine),
         cmocka_unit_test(k_and_v_of_different_types),
         cmocka_unit_test(qwen_7b_on_12_gb),
         cmocka_unit_test(weights_as_stored),

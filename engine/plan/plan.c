@@ -402,7 +402,9 @@ static enum status weigh_all(struct plan *plan, struct error *error)
     const struct plan_request *request = &plan->request;
     bool overflow = false;
     plan->token_bytes = shape_token_bytes(request->shape, request->k_type, request->v_type, &overflow);
-    plan->token_bytes_long = shape_token_bytes_long(request->shape, request->k_type, request->v_type, &overflow);
+    plan->token_bytes_long = profile_has_windows(request->engine, request->shape)
+                                 ? shape_token_bytes_long(request->shape, request->k_type, request->v_type, &overflow)
+                                 : plan->token_bytes;
     plan->token_bytes_mha = shape_token_bytes_mha(request->shape, request->k_type, request->v_type, &overflow);
     struct kv_demand demand = demand_of(request, &plan->stages[0]);
     for (int64_t i = 0; i < request->shape->layer_count; i++)

@@ -18,15 +18,17 @@ static const struct profile profiles[ENGINES] = {
                      "f32 f16 bf16 fp8 int8"},
     [ENGINE_LLAMACPP] =
         {"llamacpp", 256, 512, 0,
-         "a stream per slot: context padded to 256; windowed layers window + micro-batch, padded to 256",
+         "a stream per slot: context padded to 256; windowed layers, in families whose windows it reads, window + "
+         "micro-batch, padded to 256",
          "f32 f16 bf16 q8_0 q5_1 q5_0 q4_1 q4_0 iq4_nl"},
-    [ENGINE_LLAMACPP_UNIFIED] = {"llamacpp-unified", 256, 512, 0,
-                                 "one buffer: context x slots padded to 256; windowed layers window x slots + "
-                                 "micro-batch, padded to 256",
-                                 "f32 f16 bf16 q8_0 q5_1 q5_0 q4_1 q4_0 iq4_nl"},
+    [ENGINE_LLAMACPP_UNIFIED] =
+        {"llamacpp-unified", 256, 512, 0,
+         "one buffer: context x slots padded to 256; windowed layers, in families whose windows "
+         "it reads, window x slots + micro-batch, padded to 256",
+         "f32 f16 bf16 q8_0 q5_1 q5_0 q4_1 q4_0 iq4_nl"},
     [ENGINE_SGLANG] = {"sglang", 1, 8192, 0,
                        "one pool of token slots in whole pages, and a page that is never handed out; windowed layers "
-                       "a pool of 0.8 of it",
+                       "of Llama 4, gpt-oss and MiMo-V2 a pool of 0.8 of it",
                        "f32 f16 bf16 fp8"},
     [ENGINE_TRANSFORMERS_DYNAMIC] = {"transformers-dynamic", 1, 0, 0,
                                      "grown by copying; windowed layers at most the window; latent vectors expanded to "
@@ -105,9 +107,23 @@ enum status profile_check(const struct kv_demand *demand, struct error *error)
     return demand->engine == ENGINE_VLLM ? profile_vllm_check(demand, error) : STATUS_OK;
 }
 
-static bool is_local(const struct layer_shape *layer)
+bool profile_has_windows(enum engine engine, const struct shape *shape)
 {
-    return layer->kind == LAYER_WINDOW || layer->kind == LAYER_CHUNK;
+    switch (engine) {
+    case ENGINE_LLAMACPP:
+    case ENGINE_LLAMACPP_UNIFIED:
+        return shape->llamacpp_windows;
+    case ENGINE_SGLANG:
+        return shape->sglang_pools;
+    default:
+        return true;
+    }
+}
+
+static bool is_local(const struct kv_demand *demand, const struct layer_shape *layer)
+{
+    return (layer->kind == LAYER_WINDOW || layer->kind == LAYER_CHUNK) &&
+           profile_has_windows(demand->engine, demand->shape);
 }
 
 static int64_t least(int64_t a, int64_t b)
@@ -143,7 +159,7 @@ static struct sums add_up(const struct kv_demand *demand, bool *overflow)
         const struct layer_shape *layer = &demand->shape->layers[i];
         uint64_t token = layer_token_bytes(layer, demand->k_type, demand->v_type, demand->ranks,
                                            expands_latent(demand->engine), overflow);
-        if (is_local(layer)) {
+        if (is_local(demand, layer)) {
             sums.local = count_add(overflow, sums.local, token);
             sums.window = layer->window > sums.window ? layer->window : sums.window;
         } else {
@@ -169,8 +185,9 @@ static uint64_t exact_bytes(const struct sums *sums, int64_t context, int64_t us
 }
 
 /* llama.cpp, src/llama-context.cpp: n_ctx padded to 256, and each of n_seq_max streams n_ctx / n_seq_max padded to 256;
-   unified: one stream of n_ctx. src/llama-kv-cache-iswa.cpp: windowed layers get PAD(min(size, n_swa * (unified ?
-   n_seq_max : 1) + n_ubatch), 256) cells per stream. src/llama-memory-recurrent.cpp: states of each sequence, in f32.
+   unified: one stream of n_ctx. src/llama-kv-cache-iswa.cpp: windowed layers (shape->llamacpp_windows) get
+   PAD(min(size, n_swa * (unified ? n_seq_max : 1) + n_ubatch), 256) cells per stream. src/llama-memory-recurrent.cpp:
+   states of each sequence, in f32.
  */
 static uint64_t llamacpp_bytes(const struct kv_demand *demand, const struct sums *sums, int64_t context, int64_t users,
                                struct kv_layout *layout, bool *overflow)
@@ -190,8 +207,9 @@ static uint64_t llamacpp_bytes(const struct kv_demand *demand, const struct sums
 }
 
 /* SGLang, python/sglang/srt/model_executor/model_runner.py, profile_max_num_token and set_num_token_hybrid: cell_size
-   per token over the layers; with windows the second pool has swa_full_tokens_ratio = 0.8 of the first one's tokens, so
-   the first must be large enough for the second to hold every window. memory_pool.py: page_size more, for slot 0. */
+   per token over the layers; with windows that it knows (shape->sglang_pools) the second pool has swa_full_tokens_ratio
+   = 0.8 of the first one's tokens, so the first must be large enough for the second to hold every window.
+   memory_pool.py: page_size more, for slot 0. */
 static uint64_t sglang_bytes(const struct kv_demand *demand, const struct sums *sums, int64_t context, int64_t users,
                              struct kv_layout *layout, bool *overflow)
 {

@@ -51,6 +51,10 @@ struct kv_layout {
     int64_t groups;               /* vLLM */
 };
 
+/* Does the engine keep no more than the windows of a model that has windowed layers? Else it caches all their tokens.
+ */
+bool profile_has_windows(enum engine engine, const struct shape *shape);
+
 /* Status 2 where the engine cannot store these types, or (block formats) a head's width does not divide. */
 enum status profile_check(const struct kv_demand *demand, struct error *error);
 

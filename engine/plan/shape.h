@@ -62,7 +62,9 @@ struct shape {
     int64_t experts, experts_per_token;
     int64_t widest_mlp; /* values between an MLP's matrices per token, all chosen experts together */
     bool tied;
-    bool f32_state; /* transformers keeps the recurrence in f32 whatever the model's type (gated delta rule) */
+    bool f32_state;        /* transformers keeps the recurrence in f32 whatever the model's type (gated delta rule) */
+    bool llamacpp_windows; /* llama.cpp keeps windows for this model; else it caches all tokens of every layer */
+    bool sglang_pools;     /* SGLang gives its windowed layers a pool of their own; else all layers share one */
     enum dtype torch_dtype;
     bool dtype_given; /* false: the config names no type, and bf16 is assumed */
     enum published published;

@@ -181,7 +181,8 @@ enum status describe_olmo3(struct reader *reader)
     return status ? status : shape_add_layers(reader);
 }
 
-/* configuration_exaone4.py: windows only where sliding_window is given; then three to one. */
+/* configuration_exaone4.py: windows only where sliding_window is given; then three to one. llama.cpp
+   (src/models/exaone4.cpp) knows the windows of the 32B by its 64 layers. */
 enum status describe_exaone4(struct reader *reader)
 {
     const json_t *pattern = shape_key(reader, "sliding_window_pattern");
@@ -193,6 +194,7 @@ enum status describe_exaone4(struct reader *reader)
                              : windows_from_layer_types(reader, TYPE_FULL | TYPE_SLIDING, &listed);
     if (!status)
         status = windows_width(reader, 0);
+    reader->shape->llamacpp_windows = reader->shape->layer_count == 64;
     return status ? status : shape_add_layers(reader);
 }
 

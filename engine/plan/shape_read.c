@@ -9,26 +9,36 @@
 
 /* What is so in every model of a family. */
 enum traits {
-    TIED = 1 << 0,           /* tie_word_embeddings is true where the file has no such key */
-    QKV_BIAS = 1 << 1,       /* q, k and v have biases */
-    O_BIAS = 1 << 2,         /* so has the attention's output */
-    BIAS_KEY = 1 << 3,       /* attention_bias says whether q, k, v and the output have biases */
-    QKV_BIAS_KEY = 1 << 4,   /* attention_bias says it for q, k and v only */
-    PLAIN_MLP = 1 << 5,      /* up and down, no gate */
-    MLP_BIAS = 1 << 6,       /* its matrices have biases */
-    MLP_BIAS_KEY = 1 << 7,   /* mlp_bias says whether */
-    NORM_BIAS = 1 << 8,      /* LayerNorm: weight and bias */
-    NORM_BARE = 1 << 9,      /* LayerNorm without parameters */
-    ONE_NORM = 1 << 10,      /* attention and MLP read the same norm */
-    FOUR_NORMS = 1 << 11,    /* before and after each of the two */
-    QK_HEAD = 1 << 12,       /* norms of q and k, per head */
-    QK_WIDTH = 1 << 13,      /* norms of q and k, all heads side by side */
-    HEAD_BIAS = 1 << 14,     /* the output head has a bias */
-    POSITIONS = 1 << 15,     /* a learned table of positions */
-    EMBED_NORM = 1 << 16,    /* a norm after the embedding */
-    KV_AS_Q = 1 << 17,       /* without num_key_value_heads, one KV head per query head */
-    IN_TEXT_CONFIG = 1 << 18 /* everything lies in text_config */
+    TIED = 1 << 0,            /* tie_word_embeddings is true where the file has no such key */
+    QKV_BIAS = 1 << 1,        /* q, k and v have biases */
+    O_BIAS = 1 << 2,          /* so has the attention's output */
+    BIAS_KEY = 1 << 3,        /* attention_bias says whether q, k, v and the output have biases */
+    QKV_BIAS_KEY = 1 << 4,    /* attention_bias says it for q, k and v only */
+    PLAIN_MLP = 1 << 5,       /* up and down, no gate */
+    MLP_BIAS = 1 << 6,        /* its matrices have biases */
+    MLP_BIAS_KEY = 1 << 7,    /* mlp_bias says whether */
+    NORM_BIAS = 1 << 8,       /* LayerNorm: weight and bias */
+    NORM_BARE = 1 << 9,       /* LayerNorm without parameters */
+    ONE_NORM = 1 << 10,       /* attention and MLP read the same norm */
+    FOUR_NORMS = 1 << 11,     /* before and after each of the two */
+    QK_HEAD = 1 << 12,        /* norms of q and k, per head */
+    QK_WIDTH = 1 << 13,       /* norms of q and k, all heads side by side */
+    HEAD_BIAS = 1 << 14,      /* the output head has a bias */
+    POSITIONS = 1 << 15,      /* a learned table of positions */
+    EMBED_NORM = 1 << 16,     /* a norm after the embedding */
+    KV_AS_Q = 1 << 17,        /* without num_key_value_heads, one KV head per query head */
+    IN_TEXT_CONFIG = 1 << 18, /* everything lies in text_config */
+    LLAMA_WINDOWS = 1 << 19,  /* llama.cpp has a cache of windows for it (below) */
+    SGLANG_POOLS = 1 << 20,   /* SGLang gives its windowed layers a pool of their own (below) */
+    WIDTH_LIST = 1 << 21      /* intermediate_size may be a list */
 };
+
+/* LLAMA_WINDOWS: what sets hparams.swa_type in llama.cpp's load_hparams (ggml-org/llama.cpp, src/llama-model.cpp at
+   00342301; since then src/models/<family>.cpp): gemma2, gemma3, gemma3n, llama4 (chunks), gpt-oss, cohere2, olmo2 with
+   a window (OLMo 3), mimo2, and exaone4 with 64 layers. It caches all of mistral, mixtral, qwen2, starcoder2 and
+   phimoe, whose windows it does not read, and of phi3 ("Phi SWA is currently disabled", its pull request 13676).
+   SGLANG_POOLS: is_hybrid_swa_model of SGLang's python/sglang/srt/configs/model_config.py names Llama4, GptOss, MiMoV2
+   and Step3p5 (later Gemma4 and Laguna too); it caches all of any other model. */
 
 /* Keys of the common counts; NULL: the family has none. */
 struct names {
@@ -66,24 +76,27 @@ static const struct family FAMILIES[] = {
     {"qwen3_moe", "Qwen3MoeForCausalLM", &LLAMA_NAMES, QK_HEAD | BIAS_KEY, describe_qwen3_moe},
     {"qwen3_next", "Qwen3NextForCausalLM", &LLAMA_NAMES, QK_HEAD | BIAS_KEY, describe_qwen3_next},
     {"gemma", "GemmaForCausalLM", &LLAMA_NAMES, TIED | BIAS_KEY, describe_plain},
-    {"gemma2", "Gemma2ForCausalLM", &LLAMA_NAMES, TIED | BIAS_KEY | FOUR_NORMS, describe_alternating},
-    {"gemma3_text", "Gemma3ForCausalLM", &LLAMA_NAMES, TIED | BIAS_KEY | FOUR_NORMS | QK_HEAD, describe_gemma3},
-    {"gemma3", "Gemma3ForConditionalGeneration", &LLAMA_NAMES, TIED | BIAS_KEY | FOUR_NORMS | QK_HEAD | IN_TEXT_CONFIG,
+    {"gemma2", "Gemma2ForCausalLM", &LLAMA_NAMES, TIED | BIAS_KEY | FOUR_NORMS | LLAMA_WINDOWS, describe_alternating},
+    {"gemma3_text", "Gemma3ForCausalLM", &LLAMA_NAMES, TIED | BIAS_KEY | FOUR_NORMS | QK_HEAD | LLAMA_WINDOWS,
      describe_gemma3},
+    {"gemma3", "Gemma3ForConditionalGeneration", &LLAMA_NAMES,
+     TIED | BIAS_KEY | FOUR_NORMS | QK_HEAD | IN_TEXT_CONFIG | LLAMA_WINDOWS, describe_gemma3},
     {"gemma3n", "Gemma3nForConditionalGeneration", &LLAMA_NAMES,
-     TIED | BIAS_KEY | FOUR_NORMS | QK_HEAD | IN_TEXT_CONFIG, describe_gemma3n},
+     TIED | BIAS_KEY | FOUR_NORMS | QK_HEAD | IN_TEXT_CONFIG | LLAMA_WINDOWS | WIDTH_LIST, describe_gemma3n},
     {"phi", "PhiForCausalLM", &LLAMA_NAMES,
      QKV_BIAS | O_BIAS | PLAIN_MLP | MLP_BIAS | NORM_BIAS | ONE_NORM | HEAD_BIAS | KV_AS_Q, describe_plain},
     {"phi3", "Phi3ForCausalLM", &LLAMA_NAMES, KV_AS_Q, describe_windowed},
     {"phimoe", "PhimoeForCausalLM", &LLAMA_NAMES, BIAS_KEY | NORM_BIAS, describe_phimoe},
-    {"gpt_oss", "GptOssForCausalLM", &LLAMA_NAMES, BIAS_KEY, describe_gpt_oss},
+    {"gpt_oss", "GptOssForCausalLM", &LLAMA_NAMES, BIAS_KEY | LLAMA_WINDOWS | SGLANG_POOLS, describe_gpt_oss},
     {"deepseek_v2", "DeepseekV2ForCausalLM", &PLAIN_NAMES, BIAS_KEY, describe_deepseek},
     {"deepseek_v3", "DeepseekV3ForCausalLM", &PLAIN_NAMES, BIAS_KEY, describe_deepseek},
     {"kimi_k2", "DeepseekV3ForCausalLM", &PLAIN_NAMES, BIAS_KEY, describe_deepseek},
     {"glm4", "Glm4ForCausalLM", &LLAMA_NAMES, QKV_BIAS_KEY | FOUR_NORMS, describe_plain},
     {"glm4_moe", "Glm4MoeForCausalLM", &LLAMA_NAMES, QKV_BIAS_KEY, describe_glm4_moe},
-    {"llama4", "Llama4ForConditionalGeneration", &LLAMA_NAMES, BIAS_KEY | IN_TEXT_CONFIG, describe_llama4},
-    {"mimo_v2_flash", "MiMoV2FlashForCausalLM", &LLAMA_NAMES, QKV_BIAS_KEY, describe_mimo_v2},
+    {"llama4", "Llama4ForConditionalGeneration", &LLAMA_NAMES, BIAS_KEY | IN_TEXT_CONFIG | LLAMA_WINDOWS | SGLANG_POOLS,
+     describe_llama4},
+    {"mimo_v2_flash", "MiMoV2FlashForCausalLM", &LLAMA_NAMES, QKV_BIAS_KEY | LLAMA_WINDOWS | SGLANG_POOLS,
+     describe_mimo_v2},
     {"smollm3", "SmolLM3ForCausalLM", &LLAMA_NAMES, TIED | BIAS_KEY | MLP_BIAS_KEY, describe_smollm3},
     {"granite", "GraniteForCausalLM", &LLAMA_NAMES, BIAS_KEY | MLP_BIAS_KEY | KV_AS_Q, describe_plain},
     {"granitemoehybrid", "GraniteMoeHybridForCausalLM", &LLAMA_NAMES, BIAS_KEY | KV_AS_Q, describe_granite_hybrid},
@@ -91,11 +104,12 @@ static const struct family FAMILIES[] = {
     {"mamba", "MambaForCausalLM", &MAMBA_NAMES, TIED, describe_mamba},
     {"olmo", "OlmoForCausalLM", &LLAMA_NAMES, BIAS_KEY | NORM_BARE | KV_AS_Q, describe_plain},
     {"olmo2", "Olmo2ForCausalLM", &LLAMA_NAMES, BIAS_KEY | QK_WIDTH | KV_AS_Q, describe_plain},
-    {"olmo3", "Olmo3ForCausalLM", &LLAMA_NAMES, BIAS_KEY | QK_WIDTH | KV_AS_Q, describe_olmo3},
+    {"olmo3", "Olmo3ForCausalLM", &LLAMA_NAMES, BIAS_KEY | QK_WIDTH | KV_AS_Q | LLAMA_WINDOWS, describe_olmo3},
     {"olmoe", "OlmoeForCausalLM", &LLAMA_NAMES, BIAS_KEY | QK_WIDTH | KV_AS_Q, describe_olmoe},
     {"cohere", "CohereForCausalLM", &LLAMA_NAMES, TIED | BIAS_KEY | ONE_NORM | KV_AS_Q, describe_cohere},
-    {"cohere2", "Cohere2ForCausalLM", &LLAMA_NAMES, TIED | BIAS_KEY | ONE_NORM | KV_AS_Q, describe_cohere2},
-    {"exaone4", "Exaone4ForCausalLM", &LLAMA_NAMES, QK_HEAD, describe_exaone4},
+    {"cohere2", "Cohere2ForCausalLM", &LLAMA_NAMES, TIED | BIAS_KEY | ONE_NORM | KV_AS_Q | LLAMA_WINDOWS,
+     describe_cohere2},
+    {"exaone4", "Exaone4ForCausalLM", &LLAMA_NAMES, QK_HEAD | LLAMA_WINDOWS, describe_exaone4},
     {"internlm2", "InternLM2ForCausalLM", &LLAMA_NAMES, KV_AS_Q, describe_plain},
     {"stablelm", "StableLmForCausalLM", &LLAMA_NAMES, NORM_BIAS | KV_AS_Q, describe_stablelm},
     {"starcoder2", "Starcoder2ForCausalLM", &LLAMA_NAMES, TIED | PLAIN_MLP | NORM_BIAS, describe_starcoder2},
@@ -318,6 +332,8 @@ static enum status read_traits(struct reader *reader)
     block->values_per_norm = traits & NORM_BARE ? 0 : traits & NORM_BIAS ? 2 : 1;
     block->qk_norm = traits & QK_HEAD ? QK_NORM_HEAD : traits & QK_WIDTH ? QK_NORM_WIDTH : QK_NORM_NONE;
     reader->head_bias = traits & HEAD_BIAS;
+    reader->shape->llamacpp_windows = traits & LLAMA_WINDOWS;
+    reader->shape->sglang_pools = traits & SGLANG_POOLS;
     if (traits & (BIAS_KEY | QKV_BIAS_KEY) && shape_flag(reader, "attention_bias", false, &attention_bias) != STATUS_OK)
         return reader->keys.error->status;
     block->q_bias = block->kv_bias = (traits & QKV_BIAS) || attention_bias;
