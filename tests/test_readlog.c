@@ -1,6 +1,7 @@
 /* Other engines' reports: real lines of each format against what the formula gives, lines that are off for a known
    reason, and logs that are no logs at all. */
 #include "engine/claims/readlog.h"
+#include "engine/plan/plan.h"
 #include "tests/command.h"
 
 #include <math.h>
@@ -136,6 +137,14 @@ static const struct {
      {{2, "kv_capacity_blocks", "capacity", "", "21280 tokens; 2.60 GiB"},
       {2, "kv_swap_blocks", "exact", "2048", ""}, /* 4 GiB / (131,072 x 16) */
       {3, "max_concurrency", "within rounding", "10.39", ""}}},
+    /* its own model: before groups, a block was of all layers, windowed or not: 4 GiB / (131,072 x 16) */
+    {"vllm-v0-mistral-7b.log",
+     "mistral-7b-v0.1",
+     NULL,
+     3,
+     {{2, "kv_capacity_blocks", "capacity", "", "21280 tokens; 2.60 GiB"},
+      {2, "kv_swap_blocks", "exact", "2048", "swap space of 4 GiB"},
+      {3, "max_concurrency", "within rounding", "10.39", "21280 tokens / 2048"}}},
     /* 40 x 40 x 128 x 2 x 2 = 819,200; 4 GiB / (16 x 819,200) = 327.68 */
     {"vllm-v0-llama-2-13b.log", "llama-2-13b", NULL, 2, {{1, "kv_swap_blocks", "exact", "327", ""}}},
     /* 80 x 8 x 128 x 2 x 1 = 163,840 over both ranks: the log does not say that there are two */
@@ -317,6 +326,111 @@ static void reasons_are_found(void **state)
         readlog_free(&log);
     }
     shape_free(&shape);
+}
+
+/* Layers with windows share a pool of blocks with the full ones, a group of layers at a time. */
+static void groups_of_layers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model, *text, *quantity, *verdict, *formula, *reason;
+        size_t line;
+    } known[] = {
+        /* 12 full, 12 of window 128: 2 groups, 12 x 16 x 2,048 = 393,216 bytes a block. 143,382 blocks are 71,691 x 16
+           tokens of each; a request takes 512 + (128 - 1 + 8,192 cut to 8,192) / 16 + 1 = 1,025: 139.88 */
+        {"gpt-oss-20b",
+         "GPU KV cache size: 1,147,056 tokens\nMaximum concurrency for 8,192 tokens per request: 139.88x",
+         "max_concurrency", "within rounding", "139.88", "143382 blocks / 1025 of a request", 2},
+        {"gpt-oss-20b", "Available KV cache memory: 52.51 GiB\nGPU KV cache size: 1,147,056 tokens",
+         "kv_capacity_tokens", "within rounding", "1147088", "2 groups of layers", 2},
+        /* steps of 2,048 tokens: 512 + 136 + 1 = 649; said by the log, or one of the defaults */
+        {"gpt-oss-20b", "GPU KV cache size: 442,992 tokens\nMaximum concurrency for 8,192 tokens per request: 85.32x",
+         "max_concurrency", "within rounding", "85.32", "55374 blocks / 649 of a request", 2},
+        {"gpt-oss-20b",
+         "max_num_batched_tokens=8192\nGPU KV cache size: 442,992 tokens\n"
+         "Maximum concurrency for 8,192 tokens per request: 85.32x",
+         "max_concurrency", "off", "54.02", "55374 blocks / 1025 of a request", 3},
+        {"gpt-oss-20b", "GPU KV cache size: 442,992 tokens\nMaximum concurrency for 8,192 tokens per request: 54.08x",
+         "max_concurrency", "off", "54.02", "as if every layer held the whole request", 2},
+        /* query heads: 8 times the block, 52.51 GiB / 3,145,728 / 2 x 16 */
+        {"gpt-oss-20b", "Available KV cache memory: 52.51 GiB\nGPU KV cache size: 143,376 tokens", "kv_capacity_tokens",
+         "off", "1147088", "the 64 query heads instead of 8", 2},
+        /* 40 GiB / (10 layers x 16 x 8,192) */
+        {"gemma-3-27b", "Available KV cache memory: 40.00 GiB\nGPU KV cache size: 74,896 tokens", "kv_capacity_tokens",
+         "exact", "74896", "1310720 bytes; 7 groups", 2}, /* 10 full, 52 windowed: 32,768 blocks / 7 */
+        {"gemma-3-27b", "Available KV cache memory: 40.00 GiB\nGPU KV cache size: 84,560 tokens", "kv_capacity_tokens",
+         "off", "74896", "hybrid KV cache manager off", 2}, /* 40 GiB / (62 x 8,192 x 16) = 5,285 blocks */
+        {"gemma-3-27b", "Available KV cache memory: 40.00 GiB", "kv_capacity_bytes", "capacity", "",
+         "room for 74896 tokens", 1},
+        /* 12 full, 36 in chunks: 4 groups; 40 GiB / (12 x 16 x 4,096) = 54,613 / 4 */
+        {"llama-4-scout", "Available KV cache memory: 40.00 GiB\nGPU KV cache size: 218,448 tokens",
+         "kv_capacity_tokens", "exact", "218448", "4 groups", 2},
+        /* all layers windowed: (4,096 - 1 + 2,048) / 16 + 1 = 385 blocks; 6,250 / 385 */
+        {"mistral-7b-v0.1",
+         "GPU KV cache size: 100,000 tokens\nMaximum concurrency for 32,768 tokens per request: 16.23x",
+         "max_concurrency", "within rounding", "16.23", "6250 blocks / 385", 2},
+        {"mistral-7b-v0.1",
+         "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"1000\"} 1\n"
+         "vllm:kv_cache_usage_perc 0.5",
+         "kv_usage", "use", "", "8000 of 16000 tokens; 1000.0 MiB", 2},
+        {"qwen2.5-7b", "kv_cache_dtype=turbo3\nAvailable KV cache memory: 40.00 GiB", "kv_capacity_bytes", "capacity",
+         "", "type is not known", 2},
+        {"gpt-oss-20b", "pipeline_parallel_size=2\nAvailable KV cache memory: 40.00 GiB", "kv_capacity_bytes",
+         "capacity", "", "over pipeline stages", 2},
+    };
+    for (size_t i = 0; i < COUNT(known); i++) {
+        struct shape shape = shape_of(known[i].model);
+        struct readlog_options options = {.shape = &shape};
+        struct readlog log = read_text(known[i].text, &options);
+        expect_row(&log, known[i].line, known[i].quantity, known[i].verdict, known[i].formula, known[i].reason);
+        readlog_free(&log);
+        shape_free(&shape);
+    }
+}
+
+/* What the planner says that vLLM will print is right when it is printed. */
+static void the_plan_printed_is_right(void **state)
+{
+    (void)state;
+    static const char *const models[] = {
+        "qwen2.5-7b",    "mistral-7b-v0.1",  "gpt-oss-20b",        "gemma-2-27b", "gemma-3-27b",        "gemma-3n-e2b",
+        "llama-4-scout", "deepseek-v2-lite", "qwen3-next-80b-a3b", "jamba-v0.1",  "granite-4.0-h-micro"};
+    static struct plan plan;
+    for (size_t i = 0; i < COUNT(models); i++)
+        for (int large = 0; large < 2; large++) {
+            struct shape shape = shape_of(models[i]);
+            struct readlog_options options = {.shape = &shape};
+            struct plan_request request = {.shape = &shape,
+                                           .memory_bytes = large ? 400000000000 : 250000000000,
+                                           .context = 32768,
+                                           .users = 1,
+                                           .engine = ENGINE_VLLM,
+                                           .weight_type = type_of("bf16"),
+                                           .ranks = 1,
+                                           .stages = 1,
+                                           .batch_tokens = large ? 8192 : 2048};
+            struct error error;
+            char text[256];
+            if (plan_make(&plan, &request, &error) != STATUS_OK)
+                fail_msg("%s: %s", models[i], error.message);
+            const struct kv_layout *layout = &plan.stages[0].layout;
+            uint64_t blocks = plan.stages[0].pool_blocks;
+            assert_true(blocks > 0 && layout->groups > 0);
+            snprintf(text, sizeof text,
+                     "Available KV cache memory: %.2f GiB\nGPU KV cache size: %llu tokens\n"
+                     "Maximum concurrency for 32,768 tokens per request: %.2fx\n",
+                     (double)plan.stages[0].kv_room / (double)(1 << 30),
+                     (unsigned long long)(blocks / (uint64_t)layout->groups * layout->block_tokens),
+                     (double)blocks / (double)layout->blocks_per_sequence);
+            struct readlog log = read_text(text, &options);
+            assert_int_equal(log.count, 3);
+            for (size_t row = 1; row < 3; row++)
+                if (log.rows[row].verdict != READLOG_EXACT && log.rows[row].verdict != READLOG_ROUNDED)
+                    fail_msg("%s: %s is %s: %s\n%s", models[i], log.rows[row].quantity,
+                             readlog_verdict_name(log.rows[row].verdict), log.rows[row].reason, text);
+            readlog_free(&log);
+            shape_free(&shape);
+        }
 }
 
 /* Heads that are replicated over more ranks than there are heads take more in total: 8 ranks of one head each. */
@@ -528,7 +642,8 @@ static void damaged_logs(void **state)
 {
     (void)state;
     enum { ROUNDS = 300, ROOM = 1 << 16 };
-    static const char *const models[] = {"qwen2.5-7b", "mistral-7b-v0.1", "llama-2-7b", "llama-3-70b"};
+    static const char *const models[] = {"qwen2.5-7b",  "mistral-7b-v0.1", "llama-2-7b", "llama-3-70b",
+                                         "gpt-oss-20b", "jamba-v0.1",      "deepseek-v3"};
     char path[4096], *text = malloc(ROOM);
     uint64_t random = 20250301;
     size_t seen = 0;
@@ -596,9 +711,17 @@ static void the_command(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(real_logs),        cmocka_unit_test(two_kinds_of_layers),  cmocka_unit_test(reasons_are_found),
-        cmocka_unit_test(replicated_heads), cmocka_unit_test(the_crash_of_112_mib), cmocka_unit_test(only_one_engine),
-        cmocka_unit_test(odd_lines),        cmocka_unit_test(lines_of_any_length),  cmocka_unit_test(damaged_logs),
+        cmocka_unit_test(real_logs),
+        cmocka_unit_test(groups_of_layers),
+        cmocka_unit_test(the_plan_printed_is_right),
+        cmocka_unit_test(two_kinds_of_layers),
+        cmocka_unit_test(reasons_are_found),
+        cmocka_unit_test(replicated_heads),
+        cmocka_unit_test(the_crash_of_112_mib),
+        cmocka_unit_test(only_one_engine),
+        cmocka_unit_test(odd_lines),
+        cmocka_unit_test(lines_of_any_length),
+        cmocka_unit_test(damaged_logs),
         cmocka_unit_test(the_command),
     };
     return cmocka_run_group_tests(tests, command_setup, command_cleanup);

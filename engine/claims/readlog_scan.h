@@ -12,7 +12,8 @@ struct log_facts {
     char type_k[24], type_v[24];
     enum { CACHE_WHOLE, CACHE_FULL_LAYERS, CACHE_WINDOW_LAYERS } part; /* of a model with windows */
     /* vLLM, SGLang */
-    int64_t ranks, stages, block_size, max_length, blocks;
+    int64_t ranks, stages, block_size, max_length, blocks, batch_tokens;
+    bool all_layers; /* vLLM before groups: a block is of all layers, whatever their windows */
     uint64_t tokens; /* capacity */
     char cache_type[24];
     bool has_available;
@@ -98,6 +99,22 @@ int64_t kv_way_layers(const struct shape *shape, enum kv_part part); /* layers t
 int64_t shape_window(const struct shape *shape);                     /* the first windowed layer's; 0: none */
 /* Bytes per token times tokens; 0 on overflow. */
 uint64_t kv_times(uint64_t bytes, uint64_t tokens);
+
+/* ---- readlog_pool.c: vLLM's blocks ------------------------------------------------------------------------------- */
+
+struct vllm_pool {
+    uint64_t block_bytes, block_tokens; /* tokens 0: states alone */
+    uint64_t groups;                    /* of layers, each with blocks of its own */
+    uint64_t blocks_per_sequence;       /* of `context` tokens, over all groups */
+    char problem[256];                  /* why there is none, "" where there is */
+};
+/* False, with the problem, where the profile does not cover it. `all_layers`: as before groups. */
+bool vllm_pool(struct vllm_pool *pool, const struct scan *scan, const struct kv_way *way, bool all_layers,
+               int64_t context, int64_t batch_tokens);
+uint64_t vllm_pool_tokens(const struct vllm_pool *pool, uint64_t blocks); /* as vLLM prints its capacity */
+uint64_t vllm_pool_token_bytes(const struct vllm_pool *pool);             /* of a token of that capacity */
+
+/* ---- readlog_kv.c again */
 
 /* The type of the cache: the user's, else the one of this name in the log, else the model's own. NULL where the log
    names one that is not known. */

@@ -21,6 +21,8 @@
 
 static const char engine[] = "vllm";
 #define GI ((uint64_t)1 << 30)
+/* max_num_batched_tokens of cards from 70 GiB on (EngineArgs.get_batch_defaults; engine/plan/plan.c). */
+enum { LARGE_CARD_BATCH = 8192 };
 
 /* ---- facts: "tensor_parallel_size=2", "'block_size': 16", "--block-size 32" ---------------------------------------
  */
@@ -44,6 +46,8 @@ static void take_facts(struct scan *scan, const char *text)
     argument(&facts->block_size, text, "block_size");
     argument(&facts->block_size, text, "block-size");
     argument(&facts->max_length, text, "max_seq_len=");
+    argument(&facts->batch_tokens, text, "max_num_batched_tokens");
+    argument(&facts->batch_tokens, text, "max-num-batched-tokens");
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         const char *at = line_after(text, types[i]);
         if (at)
@@ -71,26 +75,18 @@ static int64_t block_of(const struct scan *scan)
 static bool way_of(const struct scan *scan, struct kv_way *way)
 {
     const struct plan_type *type = kv_type_of(scan, scan->facts.cache_type);
+    const char *named = scan->facts.cache_type;
+    bool own = !scan->options->kv_type && (!named[0] || strcmp(named, "auto") == 0);
+    if (own && scan->options->shape->torch_dtype == DTYPE_F32) /* loaded in two bytes a value */
+        type = kv_type_of(scan, "bf16");
     *way = (struct kv_way){.k = type, .v = type, .ranks = ranks_of(scan), .part = PART_ALL};
     return type != NULL;
 }
 
-/* Bytes of a token on the fullest rank. Stages take the layers in nearly equal parts. */
-static uint64_t token_bytes(const struct scan *scan, const struct kv_way *way)
+/* The layout of the cache, for numbers that no context matters to. */
+static bool pool_of(struct vllm_pool *pool, const struct scan *scan, const struct kv_way *way)
 {
-    uint64_t bytes = kv_way_bytes(scan->options->shape, way);
-    int64_t stages = scan->facts.stages > 1 ? scan->facts.stages : 1,
-            layers = kv_way_layers(scan->options->shape, PART_ALL);
-    if (stages == 1 || layers == 0 || bytes % (uint64_t)layers != 0)
-        return bytes;
-    return bytes / (uint64_t)layers * (uint64_t)((layers + stages - 1) / stages);
-}
-
-/* Layers with windows or states make groups, for which blocks and tokens mean something else. */
-static bool is_plain(const struct scan *scan)
-{
-    const struct shape *shape = scan->options->shape;
-    return shape_layers_of_kind(shape, LAYER_FULL) + shape_layers_of_kind(shape, LAYER_LATENT) == shape->layer_count;
+    return vllm_pool(pool, scan, way, scan->facts.all_layers, 1, profile_of(ENGINE_VLLM)->batch_tokens);
 }
 
 /* Whole blocks in an amount that was printed to its last digit: between those of the least and the most it can be. */
@@ -109,19 +105,37 @@ static bool blocks_in(const struct printed *amount, const struct byte_unit *unit
 }
 
 struct count_check {
-    uint64_t count;     /* as reported */
-    uint64_t per_count; /* blocks in one: 1 for blocks */
+    uint64_t count; /* as reported */
+    bool of_tokens; /* else of blocks */
     const struct printed *amount;
     const struct byte_unit *unit;
 };
 
-/* `slack`: percent that may be missing, as where another rank has less memory. */
-static bool count_fits(const struct scan *scan, const struct count_check *check, const struct kv_way *way, int slack)
+/* What vLLM prints for so many blocks. */
+static uint64_t count_of(const struct count_check *check, const struct vllm_pool *pool, uint64_t blocks)
 {
-    uint64_t least, middle, most, block = kv_times(token_bytes(scan, way), (uint64_t)block_of(scan));
-    return blocks_in(check->amount, check->unit, block, &least, &middle, &most) &&
-           check->count / check->per_count >= least - least / 100 * (uint64_t)slack &&
-           check->count / check->per_count <= most;
+    return check->of_tokens ? vllm_pool_tokens(pool, blocks) : blocks;
+}
+
+/* `slack`: percent that may be missing, as where another rank has less memory. */
+static bool count_fits(const struct count_check *check, const struct vllm_pool *pool, int slack)
+{
+    uint64_t least, middle, most;
+    return blocks_in(check->amount, check->unit, pool->block_bytes, &least, &middle, &most) &&
+           check->count >= count_of(check, pool, least - least / 100 * (uint64_t)slack) &&
+           check->count <= count_of(check, pool, most);
+}
+
+static bool way_fits(const struct scan *scan, const struct count_check *check, const struct kv_way *way, int slack)
+{
+    struct vllm_pool pool;
+    return pool_of(&pool, scan, way) && count_fits(check, &pool, slack);
+}
+
+static bool fits_without_groups(const struct scan *scan, const struct count_check *check, const struct kv_way *way)
+{
+    struct vllm_pool pool;
+    return !scan->facts.all_layers && vllm_pool(&pool, scan, way, true, 1, 1) && count_fits(check, &pool, 0);
 }
 
 /* Why there are more or fewer blocks than the memory and the formula give. */
@@ -132,8 +146,12 @@ static void explain_count(const struct scan *scan, struct readlog_row *row, cons
     const struct shape *shape = scan->options->shape;
     struct error ignored;
     struct kv_way other = *way;
+    if (fits_without_groups(scan, check, way)) {
+        row_reason(row, "as without groups of layers (hybrid KV cache manager off): all layers hold every token");
+        return;
+    }
     other.query_heads = true;
-    if (count_fits(scan, check, &other, 0)) {
+    if (way_fits(scan, check, &other, 0)) {
         row_reason(row, "as if K and V had the %" PRId64 " query heads instead of %" PRId64 " KV heads",
                    shape->query_heads, shape->kv_heads);
         return;
@@ -141,7 +159,7 @@ static void explain_count(const struct scan *scan, struct readlog_row *row, cons
     for (size_t i = 0; i < 3; i++) {
         other = *way;
         if (plan_type_find(&other.k, types[i], "kv-dtype", true, &ignored) == STATUS_OK &&
-            (other.v = other.k) != way->v && count_fits(scan, check, &other, 0)) {
+            (other.v = other.k) != way->v && way_fits(scan, check, &other, 0)) {
             row_reason(row, "as a cache in %s", types[i]);
             return;
         }
@@ -150,7 +168,7 @@ static void explain_count(const struct scan *scan, struct readlog_row *row, cons
         for (int64_t ranks = 1; ranks <= 64; ranks *= 2) {
             other = *way;
             other.ranks = ranks;
-            if (ranks == way->ranks || !count_fits(scan, check, &other, slack))
+            if (ranks == way->ranks || !way_fits(scan, check, &other, slack))
                 continue;
             row_reason(row, "%s on one of %" PRId64 " ranks%s", slack ? "nearly as" : "as", ranks,
                        ranks > shape->kv_heads ? ", which hold replicated KV heads" : "");
@@ -160,43 +178,62 @@ static void explain_count(const struct scan *scan, struct readlog_row *row, cons
                                    : "more than the memory holds by the formula");
 }
 
-/* Blocks or tokens against the memory that the log gave for them. */
-static void check_count(struct scan *scan, struct readlog_row *row, const struct printed *printed, uint64_t count,
-                        uint64_t per_block)
+static void say_blocks(struct readlog_row *row, const struct vllm_pool *pool)
 {
+    if (pool->groups == 1)
+        row_reason(row, "the memory printed before, over blocks of %" PRIu64 " tokens of %" PRIu64 " bytes",
+                   pool->block_tokens, vllm_pool_token_bytes(pool));
+    else
+        row_reason(row,
+                   "the memory printed before, over blocks of %" PRIu64 " tokens and %" PRIu64 " bytes; %" PRIu64
+                   " groups of layers share them",
+                   pool->block_tokens, pool->block_bytes, pool->groups);
+}
+
+/* Blocks or tokens against the memory that the log gave for them. */
+static void check_count(struct scan *scan, struct readlog_row *row, const struct printed *printed, bool of_tokens)
+{
+    const struct byte_unit *gib = byte_unit_find("GiB", 3);
+    struct count_check check = {printed->digits, of_tokens, &scan->facts.available, gib};
     struct kv_way way;
+    struct vllm_pool pool;
     uint64_t least, middle, most;
-    if (!way_of(scan, &way) || !is_plain(scan)) {
-        row_reason(row, "a type or layers that this formula does not cover");
+    way_of(scan, &way);
+    if (!pool_of(&pool, scan, &way)) {
+        row_reason(row, "%s", pool.problem);
         return;
     }
-    uint64_t token = token_bytes(scan, &way), block = kv_times(token, (uint64_t)block_of(scan));
+    if (of_tokens && !pool.block_tokens) {
+        row_reason(row, "a model of states alone has no tokens to count");
+        return;
+    }
+    uint64_t token = vllm_pool_token_bytes(&pool);
     row->formula_bytes_per_token = token;
     if (!scan->facts.has_available) {
-        uint64_t bytes = kv_times(block, per_block ? count / per_block : 0);
+        uint64_t blocks = of_tokens ? kv_times(check.count / pool.block_tokens, pool.groups) : check.count;
+        uint64_t bytes = kv_times(pool.block_bytes, blocks);
         if (bytes)
             row_reason(row, "%.2Lf GiB by the formula, %" PRIu64 " bytes a token", (long double)bytes / (long double)GI,
                        token);
         return;
     }
-    const struct byte_unit *gib = byte_unit_find("GiB", 3);
-    if (!blocks_in(&scan->facts.available, gib, block, &least, &middle, &most))
+    if (!blocks_in(&scan->facts.available, gib, pool.block_bytes, &least, &middle, &most))
         return;
-    row_formula(row, printed, (long double)kv_times(middle, per_block));
-    uint64_t blocks = count / per_block;
-    row->verdict = blocks == middle && count % per_block == 0 ? READLOG_EXACT
-                   : blocks >= least && blocks <= most        ? READLOG_ROUNDED
-                                                              : READLOG_OFF;
-    if (count)
+    uint64_t formula = count_of(&check, &pool, middle);
+    row_formula(row, printed, (long double)formula);
+    row->verdict = check.count == formula         ? READLOG_EXACT
+                   : count_fits(&check, &pool, 0) ? READLOG_ROUNDED
+                                                  : READLOG_OFF;
+    long double tokens = (long double)check.count;
+    if (!of_tokens)
+        tokens = tokens * (long double)pool.block_tokens / (long double)pool.groups;
+    if (tokens > 0)
         row->implied_bytes_per_token =
-            row->verdict == READLOG_OFF
-                ? (uint64_t)(printed_value(&scan->facts.available) * (long double)GI / (long double)count *
-                             (long double)per_block / (long double)block_of(scan))
-                : token;
+            row->verdict == READLOG_OFF ? (uint64_t)(printed_value(&scan->facts.available) * (long double)GI / tokens)
+                                        : token;
     if (row->verdict == READLOG_OFF)
-        explain_count(scan, row, &(struct count_check){count, per_block, &scan->facts.available, gib}, &way);
-    row_reason(row, "the memory printed before, over blocks of %" PRId64 " tokens of %" PRIu64 " bytes", block_of(scan),
-               token);
+        explain_count(scan, row, &check, &way);
+    say_blocks(row, &pool);
 }
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
@@ -205,50 +242,74 @@ static void available_row(struct scan *scan, const struct printed *printed, cons
 {
     struct readlog_row *row = scan_row(scan, engine, "kv_capacity_bytes");
     struct kv_way way;
+    struct vllm_pool pool;
     row_reported(row, printed, unit->name);
     row->verdict = READLOG_CAPACITY;
     row_reason(row, "capacity, not use");
     scan->facts.has_available = unit->bytes == GI;
     scan->facts.available = *printed;
-    if (way_of(scan, &way) && is_plain(scan)) {
-        uint64_t token = token_bytes(scan, &way);
-        row->formula_bytes_per_token = token;
-        if (token)
-            row_reason(row, "room for %.0Lf tokens of %" PRIu64 " bytes",
-                       floorl(printed_value(printed) * (long double)unit->bytes / (long double)token), token);
+    way_of(scan, &way);
+    if (!pool_of(&pool, scan, &way)) {
+        row_reason(row, "%s", pool.problem);
+        return;
     }
+    long double bytes = printed_value(printed) * (long double)unit->bytes;
+    uint64_t token = vllm_pool_token_bytes(&pool);
+    row->formula_bytes_per_token = token;
+    if (token && pool.groups == 1)
+        row_reason(row, "room for %.0Lf tokens of %" PRIu64 " bytes", floorl(bytes / (long double)token), token);
+    else if (bytes < 9e18L)
+        row_reason(row, "room for %" PRIu64 " tokens in blocks of %" PRIu64 " bytes, %" PRIu64 " groups of layers",
+                   vllm_pool_tokens(&pool, (uint64_t)bytes / pool.block_bytes), pool.block_bytes, pool.groups);
 }
 
-static void blocks_rows(struct scan *scan, const char *text, const struct printed *blocks)
+/* CPU blocks came with blocks of all layers. */
+static void swap_row(struct scan *scan, const struct printed *cpu)
 {
-    struct readlog_row *row = scan_row(scan, engine, "kv_capacity_blocks");
-    struct printed cpu;
-    struct kv_way way;
-    row_reported(row, blocks, "blocks");
-    row->verdict = READLOG_CAPACITY;
-    scan->facts.tokens = kv_times(blocks->digits, (uint64_t)block_of(scan));
-    row_reason(row, "capacity, not use: %" PRIu64 " tokens", scan->facts.tokens);
-    check_count(scan, row, blocks, blocks->digits, 1);
-    if (!line_number(&cpu, text, "# CPU blocks:") || cpu.digits == 0 || cpu.decimals > 0)
-        return;
-    row = scan_row(scan, engine, "kv_swap_blocks");
-    row_reported(row, &cpu, "blocks");
+    struct readlog_row *row = scan_row(scan, engine, "kv_swap_blocks");
     uint64_t swap = scan->facts.swap_bytes ? scan->facts.swap_bytes : 4 * GI;
-    uint64_t block =
-        way_of(scan, &way) && is_plain(scan) ? kv_times(token_bytes(scan, &way), (uint64_t)block_of(scan)) : 0;
-    if (!block)
+    struct kv_way way;
+    struct vllm_pool pool;
+    row_reported(row, cpu, "blocks");
+    way_of(scan, &way);
+    if (!pool_of(&pool, scan, &way)) {
+        row_reason(row, "%s", pool.problem);
         return;
-    uint64_t fit = swap / block;
-    row_formula(row, &cpu, (long double)fit);
-    row->formula_bytes_per_token = token_bytes(scan, &way);
-    row->verdict = cpu.digits == fit ? READLOG_EXACT : READLOG_OFF;
-    row->implied_bytes_per_token = swap / cpu.digits / (uint64_t)block_of(scan);
+    }
+    row_formula(row, cpu, (long double)(swap / pool.block_bytes));
+    row->formula_bytes_per_token = vllm_pool_token_bytes(&pool);
+    row->verdict = cpu->digits == swap / pool.block_bytes ? READLOG_EXACT : READLOG_OFF;
+    row->implied_bytes_per_token = swap / cpu->digits / (uint64_t)block_of(scan);
     if (row->verdict == READLOG_EXACT)
         row->implied_bytes_per_token = row->formula_bytes_per_token;
     else
         explain_count(scan, row,
-                      &(struct count_check){cpu.digits, 1, &(struct printed){swap, 0}, byte_unit_find("B", 1)}, &way);
+                      &(struct count_check){cpu->digits, false, &(struct printed){swap, 0}, byte_unit_find("B", 1)},
+                      &way);
     row_reason(row, "swap space of %.0Lf GiB a rank over a block", (long double)swap / (long double)GI);
+}
+
+/* `all_layers`: of a log before groups of layers. */
+static void blocks_rows(struct scan *scan, const char *text, const struct printed *blocks, bool all_layers)
+{
+    struct readlog_row *row = scan_row(scan, engine, "kv_capacity_blocks");
+    struct printed cpu;
+    struct kv_way way;
+    struct vllm_pool pool;
+    scan->facts.all_layers = all_layers;
+    row_reported(row, blocks, "blocks");
+    row->verdict = READLOG_CAPACITY;
+    way_of(scan, &way);
+    bool known = pool_of(&pool, scan, &way);
+    scan->facts.tokens =
+        known ? vllm_pool_tokens(&pool, blocks->digits) : kv_times(blocks->digits, (uint64_t)block_of(scan));
+    if (known || all_layers)
+        row_reason(row, "capacity, not use: %" PRIu64 " tokens", scan->facts.tokens);
+    else
+        row_reason(row, "capacity, not use");
+    check_count(scan, row, blocks, false);
+    if (line_number(&cpu, text, "# CPU blocks:") && cpu.digits > 0 && cpu.decimals == 0)
+        swap_row(scan, &cpu);
 }
 
 static void tokens_row(struct scan *scan, const struct printed *tokens)
@@ -257,9 +318,62 @@ static void tokens_row(struct scan *scan, const struct printed *tokens)
     row_reported(row, tokens, "tokens");
     row->verdict = READLOG_CAPACITY;
     scan->facts.tokens = tokens->digits;
+    scan->facts.all_layers = false;
     row_reason(row, "capacity, not use");
     if (tokens->decimals == 0 && tokens->digits > 0)
-        check_count(scan, row, tokens, tokens->digits, (uint64_t)block_of(scan));
+        check_count(scan, row, tokens, true);
+}
+
+/* The blocks that a capacity was printed for: as many as that, and up to one less than another for each group. */
+static enum printed_fit concurrency_fit(const struct printed *times, const struct vllm_pool *pool, uint64_t blocks,
+                                        struct quantity_value *value)
+{
+    for (uint64_t more = 0; more < pool->groups; more++) {
+        *value = (struct quantity_value){.real = (long double)(blocks + more) / (long double)pool->blocks_per_sequence};
+        enum printed_fit fit = printed_fit(times, 1, value);
+        if (fit == FIT_EXACT || fit == FIT_ROUNDED)
+            return fit;
+    }
+    *value = (struct quantity_value){.real = (long double)blocks / (long double)pool->blocks_per_sequence};
+    return FIT_NONE;
+}
+
+/* Blocks over those of one request of the longest length (max_memory_usage_bytes). Windowed layers need them for a
+   step's tokens too; where the log does not say how many, both of vLLM's defaults are tried. */
+static void check_concurrency(struct scan *scan, struct readlog_row *row, const struct printed *times, int64_t length)
+{
+    const int64_t defaults[] = {profile_of(ENGINE_VLLM)->batch_tokens, LARGE_CARD_BATCH},
+                  *batches = scan->facts.batch_tokens ? &scan->facts.batch_tokens : defaults;
+    struct kv_way way;
+    struct vllm_pool pool;
+    struct quantity_value value;
+    enum printed_fit fit = FIT_NONE;
+    int64_t batch = 0;
+    uint64_t blocks = 0;
+    struct error ignored;
+    if (!way_of(scan, &way) && plan_type_find(&way.k, "bf16", "kv-dtype", true, &ignored) == STATUS_OK)
+        way.v = way.k; /* blocks of a request are the same in any type */
+    for (int i = 0; fit == FIT_NONE && i < (scan->facts.batch_tokens ? 1 : 2); i++) {
+        batch = batches[i];
+        if (!vllm_pool(&pool, scan, &way, scan->facts.all_layers, length, batch) || !pool.block_tokens) {
+            row_reason(row, "%s", pool.problem[0] ? pool.problem : "states alone have no tokens to count");
+            return;
+        }
+        blocks = kv_times(scan->facts.tokens / pool.block_tokens, pool.groups);
+        fit = concurrency_fit(times, &pool, blocks, &value);
+    }
+    row_formula(row, times, value.real);
+    row->verdict = fit == FIT_EXACT ? READLOG_EXACT : fit == FIT_ROUNDED ? READLOG_ROUNDED : READLOG_OFF;
+    bool windows = shape_window(scan->options->shape) > 0 && !scan->facts.all_layers;
+    if (pool.groups == 1 && !windows)
+        row_reason(row, "%" PRIu64 " tokens / %" PRId64 " of the longest request", scan->facts.tokens, length);
+    else
+        row_reason(
+            row, "%" PRIu64 " blocks / %" PRIu64 " of a request of %" PRId64 " tokens, in steps of %" PRId64 " tokens",
+            blocks, pool.blocks_per_sequence, length, batch);
+    struct quantity_value plain = {.real = (long double)scan->facts.tokens / (long double)length};
+    if (row->verdict == READLOG_OFF && printed_fit(times, 1, &plain) == FIT_ROUNDED)
+        row_reason(row, "as if every layer held the whole request");
 }
 
 static void concurrency_row(struct scan *scan, const char *after)
@@ -272,15 +386,8 @@ static void concurrency_row(struct scan *scan, const char *after)
     row_reported(row, &times, "x");
     row->verdict = READLOG_CAPACITY;
     row_reason(row, "capacity, not use");
-    if (!scan->facts.tokens)
-        return;
-    struct quantity_value value = {.real = (long double)scan->facts.tokens / printed_value(&length)};
-    enum printed_fit fit = printed_fit(&times, 1, &value);
-    row_formula(row, &times, value.real);
-    row->verdict = fit == FIT_EXACT ? READLOG_EXACT : fit == FIT_ROUNDED ? READLOG_ROUNDED : READLOG_OFF;
-    row_reason(row, "%" PRIu64 " tokens / %" PRIu64 " of the longest request", scan->facts.tokens, length.digits);
-    if (row->verdict == READLOG_OFF && !is_plain(scan))
-        row_reason(row, "layers with windows or states need less than the whole length");
+    if (scan->facts.tokens && length.decimals == 0)
+        check_concurrency(scan, row, &times, (int64_t)length.digits);
 }
 
 void readlog_vllm(struct scan *scan, const char *text)
@@ -299,12 +406,13 @@ void readlog_vllm(struct scan *scan, const char *text)
             row->verdict = READLOG_CAPACITY;
             row_reason(row, "nothing is left for a cache: weights and activations take more than the share of memory");
         } else if (at && line_amount(&printed, &unit, at)) {
+            scan->facts.all_layers = i == 1; /* V0's line */
             available_row(scan, &printed, unit);
         }
     }
     for (int i = 0; i < 3; i++)
         if (line_number(&printed, text, blocks[i]) && printed.decimals == 0)
-            blocks_rows(scan, text, &printed);
+            blocks_rows(scan, text, &printed, true);
     if (line_number(&printed, text, "GPU KV cache size:") && strstr(text, "tokens"))
         tokens_row(scan, &printed);
     at = line_after(text, "that can be stored in KV cache (");
@@ -338,6 +446,7 @@ static void usage_row(struct scan *scan, const struct printed *usage)
 {
     struct readlog_row *row = scan_row(scan, engine, "kv_usage");
     struct kv_way way;
+    struct vllm_pool pool;
     row_reported(row, usage, "of capacity");
     row->verdict = READLOG_USE;
     long double share = printed_value(usage);
@@ -346,12 +455,15 @@ static void usage_row(struct scan *scan, const struct printed *usage)
         row_reason(row, "the page does not say of how many blocks (vllm:cache_config_info)");
         return;
     }
-    long double tokens = share * (long double)scan->facts.blocks * (long double)block_of(scan);
-    row_reason(row, "%.0Lf of %.0Lf tokens", tokens, (long double)scan->facts.blocks * (long double)block_of(scan));
-    if (way_of(scan, &way) && is_plain(scan)) {
-        row->formula_bytes_per_token = token_bytes(scan, &way);
-        row_reason(row, "%.1Lf MiB by the formula", tokens * (long double)row->formula_bytes_per_token / 1048576);
+    way_of(scan, &way);
+    if (!pool_of(&pool, scan, &way)) {
+        row_reason(row, "%s", pool.problem);
+        return;
     }
+    long double blocks = share * (long double)scan->facts.blocks, all = (long double)scan->facts.tokens;
+    row->formula_bytes_per_token = vllm_pool_token_bytes(&pool);
+    row_reason(row, "%.0Lf of %.0Lf tokens", share * all, all);
+    row_reason(row, "%.1Lf MiB by the formula", blocks * (long double)pool.block_bytes / 1048576);
 }
 
 void readlog_prometheus(struct scan *scan, const char *text)
@@ -372,7 +484,7 @@ void readlog_prometheus(struct scan *scan, const char *text)
         if (at)
             line_word(scan->facts.cache_type, sizeof scan->facts.cache_type, at);
         if (scan->facts.blocks && !strstr(text, "num_gpu_blocks=\"None\""))
-            blocks_rows(scan, "", &(struct printed){(uint64_t)scan->facts.blocks, 0});
+            blocks_rows(scan, "", &(struct printed){(uint64_t)scan->facts.blocks, 0}, false);
     }
     for (int i = 0; i < 2; i++)
         if (sample(&printed, text, usage[i]))
