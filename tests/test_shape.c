@@ -476,6 +476,21 @@ static void refuses_by_name(void **state)
         {"mistral-7b-v0.3", "{\"attention_bias\": true}", "attention_bias", "true"},
         {"mpt-7b", "{\"attn_config\": {\"alibi\": false}}", "attn_config", "alibi"},
         {"gemma-3n-e2b", "{\"text_config\": {\"vocab_size\": 10}}", "text_config.hidden_size", "missing"},
+        {"llama-3-8b", "{\"intermediate_size\": [14336]}", "intermediate_size", "14336"},
+        {"gemma-3-1b", "{\"intermediate_size\": [6912]}", "intermediate_size", "6912"},
+        {"gpt2", "{\"n_inner\": [3072]}", "n_inner", "3072"},
+        {"falcon-7b", "{\"ffn_hidden_size\": [18176]}", "ffn_hidden_size", "18176"},
+        {"llama-3-8b", "{\"attention_k_eq_v\": true}", "attention_k_eq_v", "true"},
+        {"llama-3-8b", "{\"attn_output_gate\": true}", "attn_output_gate", "true"},
+        {"qwen3-next-80b-a3b", "{\"attn_output_gate\": false}", "attn_output_gate", "false"},
+        {"llama-3-8b", "{\"use_mla\": true}", "use_mla", "true"},
+        {"llama-3-8b", "{\"block_configs\": [{\"attention\": {\"no_op\": true}}]}", "block_configs", "no_op"},
+        {"llama-3-8b", "{\"weight_tying\": true}", "weight_tying", "true"},
+        {"gemma-2b", "{\"weight_tying\": false}", "weight_tying", "false"},
+        {"llama-3-8b", "{\"attention_type\": \"linear\"}", "attention_type", "linear"},
+        {"gpt2", "{\"add_cross_attention\": true}", "add_cross_attention", "true"},
+        {"gemma-3-4b", "{\"tie_word_embeddings\": false}", "tie_word_embeddings", "false"},
+        {"llama-4-scout", "{\"tie_word_embeddings\": true}", "tie_word_embeddings", "true"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct shape shape;
@@ -561,6 +576,54 @@ static void refuses_windows_without_a_width(void **state)
     }
 }
 
+/* Llama 4 Scout with members of its text_config changed; 48 layers, all with 16 experts. */
+static enum status scout_with(const char *key, json_t *value, struct shape *shape, struct error *error)
+{
+    char path[8192];
+    snprintf(path, sizeof path, "%s/models/llama-4-scout.json", config_data_dir());
+    json_t *config = json_load_file(path, 0, NULL);
+    assert_non_null(config);
+    json_object_set_new(json_object_get(config, "text_config"), key, value);
+    assert_int_equal(json_dump_file(config, file, 0), 0);
+    json_decref(config);
+    return shape_read(shape, file, error);
+}
+
+/* moe_layers overrides the interleave (configuration_llama4.py). A layer's 16 experts, shared one and router weigh
+   17 x 3 x 5,120 x 8,192 + 5,120 x 16; the dense MLP 3 x 5,120 x 16,384. */
+static void llama4_lists(void **state)
+{
+    (void)state;
+    struct shape shape, before = published("llama-4-scout");
+    struct error error = {0};
+    assert_int_equal(scout_with("moe_layers", json_loads("[0, 47]", 0, NULL), &shape, &error), STATUS_OK);
+    assert_int_equal(before.total - shape.total, 46 * (17 * 125829120ull + 81920 - 251658240));
+    assert_true(shape.layers[0].weights.experts > 0 && shape.layers[1].weights.experts == 0);
+    shape_free(&shape);
+    assert_int_equal(scout_with("moe_layers", json_array(), &shape, &error), STATUS_OK);
+    assert_int_equal(shape.parts.experts, 0);
+    shape_free(&shape);
+    static const char *const wrong[] = {"[48]", "[-1]", "[\"a\"]", "7"};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        assert_int_equal(scout_with("moe_layers", json_loads(wrong[i], JSON_DECODE_ANY, NULL), &shape, &error),
+                         STATUS_INPUT);
+        assert_non_null(strstr(error.message, "moe_layers"));
+    }
+    static const char *const marks[] = {"\"a\"", "2", "null", "1.0"};
+    for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++) {
+        json_t *list = json_array();
+        for (int l = 0; l < 48; l++)
+            json_array_append_new(list, json_loads(marks[i], JSON_DECODE_ANY, NULL));
+        assert_int_equal(scout_with("no_rope_layers", list, &shape, &error), STATUS_INPUT);
+        assert_non_null(strstr(error.message, "no_rope_layers"));
+    }
+    assert_int_equal(scout_with("no_rope_layers", json_string("x"), &shape, &error), STATUS_INPUT);
+    assert_int_equal(scout_with("no_rope_layers", json_array(), &shape, &error), STATUS_OK); /* the default */
+    assert_int_equal(shape_layers_of_kind(&shape, LAYER_CHUNK), 36);
+    shape_free(&shape);
+    shape_free(&before);
+}
+
 /* Keys that say "not used", and a window that is there but switched off, change nothing. */
 static void reads_what_is_switched_off(void **state)
 {
@@ -573,6 +636,8 @@ static void reads_what_is_switched_off(void **state)
         {"qwen2.5-7b", "{\"use_sliding_window\": true}"}, /* max_window_layers 28: none of the 28 layers */
         {"qwen3-8b", "{\"sliding_window\": 4096}"},
         {"mixtral-8x7b", "{\"-sliding_window\": 0}"},
+        {"llama-3-8b", "{\"attention_k_eq_v\": false, \"use_mla\": false, \"weight_tying\": false,"
+                       " \"add_cross_attention\": false, \"block_configs\": null, \"attention_type\": null}"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct shape shape;
@@ -709,6 +774,7 @@ int main(void)
         cmocka_unit_test(refuses_by_name),
         cmocka_unit_test(refuses_kinds_of_other_families),
         cmocka_unit_test(refuses_windows_without_a_width),
+        cmocka_unit_test(llama4_lists),
         cmocka_unit_test(reads_what_is_switched_off),
         cmocka_unit_test(other_keys_of_published_files),
         cmocka_unit_test(no_value_crashes),

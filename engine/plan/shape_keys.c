@@ -78,6 +78,9 @@ static const char *const TELLING[] = {
     "loop",          "num_heads_",   "heads_per",
     "per_layer",     "ple_",         "sparse_",
     "parallel_attn", "text_config",  "bias",
+    "k_eq_v",        "output_gate",  "mla",
+    "block_config",  "weight_tying", "attention_type",
+    "attn_type",
 };
 
 /* Such keys that change neither. */
@@ -89,7 +92,6 @@ static const char *const HARMLESS[] = {
     "is_causal",
     "is_decoder",
     "cross_attention_hidden_size",
-    "add_cross_attention",
     "cross_attention_freq",
     "norm_topk_prob",
     "kv_cache_scheme",

@@ -310,8 +310,10 @@ static enum status read_counts(struct reader *reader)
     bool four = names->intermediate == NULL || names == &GPT2_NAMES || names == &FALCON_NAMES;
     int64_t wide = names == &MAMBA_NAMES ? 0 : 4 * shape->hidden_size;
     reader->block.intermediate = wide;
-    const json_t *list = names->intermediate ? shape_key(reader, names->intermediate) : NULL;
-    if (names->intermediate && !json_is_array(list) &&
+    /* Only Gemma 3n's describe function reads a list; elsewhere it is refused as no number. */
+    bool is_list = names->intermediate && reader->family->traits & WIDTH_LIST &&
+                   json_is_array(config_key(&reader->keys, names->intermediate));
+    if (names->intermediate && !is_list &&
         (four ? shape_count_or(reader, names->intermediate, SHAPE_MAX_WIDTH, wide, &reader->block.intermediate)
               : shape_count(reader, names->intermediate, SHAPE_MAX_WIDTH, &reader->block.intermediate)) != STATUS_OK)
         return reader->keys.error->status;
@@ -319,6 +321,26 @@ static enum status read_counts(struct reader *reader)
         shape_count_or(reader, names->positions, SHAPE_MAX_POSITIONS, 0, &shape->max_context) != STATUS_OK)
         return reader->keys.error->status;
     return read_heads(reader);
+}
+
+/* One head or two tables. Where the file has text_config, versions of transformers differ in which of the two objects
+   they tie by: the outer key may only repeat the inner one, or the family's default. weight_tying is an older name. */
+static enum status read_tied(struct reader *reader)
+{
+    struct config_keys outer = {.object = reader->root, .path = reader->keys.path, .error = reader->keys.error};
+    bool tied, repeated, older;
+    if (shape_flag(reader, "tie_word_embeddings", reader->family->traits & TIED, &tied) != STATUS_OK ||
+        config_flag(&outer, "tie_word_embeddings", tied, &repeated) != STATUS_OK ||
+        shape_flag(reader, "weight_tying", tied, &older) != STATUS_OK)
+        return reader->keys.error->status;
+    if (repeated != tied)
+        return config_refuse(&outer, "tie_word_embeddings", "is %s, the text model's is %s",
+                             repeated ? "true" : "false", tied ? "true" : "false");
+    if (older != tied)
+        return config_refuse(&reader->keys, "weight_tying", "is %s, but tie_word_embeddings is %s",
+                             older ? "true" : "false", tied ? "true" : "false");
+    reader->shape->tied = tied;
+    return STATUS_OK;
 }
 
 static enum status read_traits(struct reader *reader)
@@ -340,10 +362,7 @@ static enum status read_traits(struct reader *reader)
     block->o_bias = (traits & O_BIAS) || (attention_bias && traits & BIAS_KEY);
     if (traits & MLP_BIAS_KEY && shape_flag(reader, "mlp_bias", false, &block->mlp_bias) != STATUS_OK)
         return reader->keys.error->status;
-    /* In a file with text_config, the outer key is the one that transformers ties by. */
-    if (shape_flag(reader, "tie_word_embeddings", traits & TIED, &reader->shape->tied) != STATUS_OK)
-        return reader->keys.error->status;
-    return STATUS_OK;
+    return read_tied(reader);
 }
 
 static void remember_first_heads(struct shape *shape)

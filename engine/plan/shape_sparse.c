@@ -42,29 +42,35 @@ enum status describe_phimoe(struct reader *reader)
     return describe_mixtral(reader);
 }
 
+/* A list of layers, by their numbers, that have experts or have none; absent: nothing changes. */
+static enum status mark_layers(struct reader *reader, const char *key, bool sparse)
+{
+    const json_t *list = shape_key(reader, key), *layer;
+    size_t index;
+    if (list && !json_is_array(list))
+        return config_refuse(&reader->keys, key, "must be a list of layers");
+    json_array_foreach(list, index, layer)
+    {
+        int64_t at = json_integer_value(layer);
+        if (!json_is_integer(layer) || at < 0 || at >= reader->shape->layer_count)
+            return config_refuse(&reader->keys, key, "has an entry that is no layer");
+        reader->sparse[at] = sparse;
+    }
+    return STATUS_OK;
+}
+
 /* configuration_qwen2_moe.py, configuration_qwen3_moe.py: experts on every decoder_sparse_step-th layer that is not in
    mlp_only_layers. */
 static enum status read_sparse_step(struct reader *reader)
 {
     int64_t step;
-    const json_t *dense = shape_key(reader, "mlp_only_layers"), *layer;
-    size_t index;
     if (shape_count_or(reader, "decoder_sparse_step", SHAPE_MAX_LAYERS, 1, &step) != STATUS_OK)
         return reader->keys.error->status;
     if (step == 0)
         return config_refuse(&reader->keys, "decoder_sparse_step", "is 0; it must be at least 1");
     for (int64_t i = 0; i < reader->shape->layer_count; i++)
         reader->sparse[i] = (i + 1) % step == 0;
-    if (dense && !json_is_array(dense))
-        return config_refuse(&reader->keys, "mlp_only_layers", "must be a list of layers");
-    json_array_foreach(dense, index, layer)
-    {
-        int64_t at = json_integer_value(layer);
-        if (!json_is_integer(layer) || at < 0 || at >= reader->shape->layer_count)
-            return config_refuse(&reader->keys, "mlp_only_layers", "has an entry that is no layer");
-        reader->sparse[at] = false;
-    }
-    return STATUS_OK;
+    return mark_layers(reader, "mlp_only_layers", false);
 }
 
 static enum status read_shared_expert(struct reader *reader)
@@ -112,6 +118,8 @@ enum status describe_qwen3_next(struct reader *reader)
         return config_refuse(&reader->keys, "full_attention_interval", "is 0; it must be at least 1");
     for (int64_t i = 0; !listed && i < reader->shape->layer_count; i++)
         reader->kinds[i] = (i + 1) % interval == 0 ? LAYER_FULL : LAYER_STATE;
+    if (shape_must(reader, "attn_output_gate", true, true) != STATUS_OK)
+        return reader->keys.error->status;
     block->q_gate = true;
     block->mixer = MIXER_GATED_DELTA;
     reader->shape->f32_state = true;
@@ -222,19 +230,33 @@ enum status describe_glm4_moe(struct reader *reader)
     return add_with_prediction(reader);
 }
 
+/* A list of 0 and 1, one for each layer. */
+static enum status read_marks(struct reader *reader, const char *key, const json_t **list)
+{
+    *list = shape_key(reader, key);
+    size_t layers = (size_t)reader->shape->layer_count;
+    if (!json_is_array(*list) || json_array_size(*list) != layers)
+        return config_refuse(&reader->keys, key, "must be a list with a 0 or 1 for each of the %zu layers", layers);
+    for (size_t i = 0; i < layers; i++) {
+        const json_t *mark = json_array_get(*list, i);
+        if (!json_is_integer(mark) || json_integer_value(mark) < 0 || json_integer_value(mark) > 1)
+            return config_refuse(&reader->keys, key, "has an entry at layer %zu that is neither 0 nor 1", i);
+    }
+    return STATUS_OK;
+}
+
 /* configuration_llama4.py: no_rope_layers has 0 for layers that see everything and 1 for those that see their chunk
-   (by default each fourth sees everything); experts on each interleave_moe_layer_step-th layer, with one shared. */
+   (by default each fourth sees everything); experts on the moe_layers, without which on each
+   interleave_moe_layer_step-th layer, with one shared. */
 static enum status llama4_kinds(struct reader *reader)
 {
     bool listed;
     const json_t *rope = shape_key(reader, "no_rope_layers");
     int64_t layers = reader->shape->layer_count;
-    if (windows_from_layer_types(reader, TYPE_FULL | TYPE_CHUNKED, &listed) != STATUS_OK)
+    bool has_list = rope && !(json_is_array(rope) && json_array_size(rope) == 0);
+    if (windows_from_layer_types(reader, TYPE_FULL | TYPE_CHUNKED, &listed) != STATUS_OK ||
+        (has_list && read_marks(reader, "no_rope_layers", &rope) != STATUS_OK))
         return reader->keys.error->status;
-    bool has_list = json_array_size(rope) > 0;
-    if (has_list && json_array_size(rope) != (size_t)layers)
-        return config_refuse(&reader->keys, "no_rope_layers", "must have an entry for each of the %lld layers",
-                             (long long)layers);
     for (int64_t i = 0; !listed && i < layers; i++) {
         bool local = has_list ? json_integer_value(json_array_get(rope, (size_t)i)) != 0 : (i + 1) % 4 != 0;
         reader->kinds[i] = local ? LAYER_CHUNK : LAYER_FULL;
@@ -253,30 +275,16 @@ enum status describe_llama4(struct reader *reader)
         shape_count_or(reader, "interleave_moe_layer_step", SHAPE_MAX_LAYERS, 1, &step) != STATUS_OK ||
         shape_flag(reader, "use_qk_norm", true, &norms) != STATUS_OK)
         return reader->keys.error->status;
-    if (shape_key(reader, "moe_layers") && !json_is_array(shape_key(reader, "moe_layers")))
-        return config_refuse(&reader->keys, "moe_layers", "must be a list of layers");
     if (step == 0)
         return config_refuse(&reader->keys, "interleave_moe_layer_step", "is 0; it must be at least 1");
+    bool listed = shape_key(reader, "moe_layers") != NULL; /* then the step says nothing */
     for (int64_t i = 0; i < reader->shape->layer_count; i++)
-        reader->sparse[i] = (i + 1) % step == 0;
+        reader->sparse[i] = !listed && (i + 1) % step == 0;
+    if (mark_layers(reader, "moe_layers", true) != STATUS_OK)
+        return reader->keys.error->status;
     block->shared_width = block->expert_width;
     enum status status = shape_add_layers(reader);
     return status ? status : vision_llama4(reader);
-}
-
-/* A list of 0 and 1, one for each layer. */
-static enum status read_marks(struct reader *reader, const char *key, const json_t **list)
-{
-    *list = shape_key(reader, key);
-    size_t layers = (size_t)reader->shape->layer_count;
-    if (!json_is_array(*list) || json_array_size(*list) != layers)
-        return config_refuse(&reader->keys, key, "must be a list with a 0 or 1 for each of the %zu layers", layers);
-    for (size_t i = 0; i < layers; i++) {
-        const json_t *mark = json_array_get(*list, i);
-        if (!json_is_integer(mark) || json_integer_value(mark) < 0 || json_integer_value(mark) > 1)
-            return config_refuse(&reader->keys, key, "has an entry at layer %zu that is neither 0 nor 1", i);
-    }
-    return STATUS_OK;
 }
 
 static enum status read_mimo_window(struct reader *reader)
