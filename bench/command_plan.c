@@ -5,19 +5,17 @@
 #include "bench/harness/session.h"
 
 #include <limits.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct plan_arguments {
-    const char *model, *card, *dtype, *kv_dtype, *k_dtype, *v_dtype, *state_dtype, *pp;
+    const char *model, *card, *dtype, *kv_dtype, *k_dtype, *v_dtype, *state_dtype, *pp, *memory_fraction;
     uint64_t budget_bytes, overhead_bytes;
     int context, users, tp, block_size, batch_tokens, slots;
     enum engine engine;
     enum { KEEP_LAST, KEEP_ALL } logits;
-    float memory_fraction;
-    bool has_overhead, has_fraction, prediction_layers, json, check, help;
+    bool has_overhead, prediction_layers, json, check, help;
 };
 
 static const char *const logits_choices[] = {"last", "all", NULL};
@@ -42,7 +40,7 @@ static const struct option_row rows[] = {
     {"state-dtype", "TYPE", OPTION_TEXT, FIELD(state_dtype), .help = "of the states of recurrent layers"},
     {"tp", "N", OPTION_INT, FIELD(tp), .minimum = 1, .maximum = 4096, .help = "devices that share each layer"},
     {"pp", "N", OPTION_TEXT, FIELD(pp), .help = "devices that share the layers, or layers of each: 20,22,22,16"},
-    {"memory-fraction", "F", OPTION_REAL, FIELD(memory_fraction), GIVEN(has_fraction), .maximum = 1,
+    {"memory-fraction", "F", OPTION_TEXT, FIELD(memory_fraction),
      .help = "of the memory that the engine uses; vllm 0.9, sglang 0.88 unless given"},
     {"block-size", "TOKENS", OPTION_INT, FIELD(block_size), .minimum = 1, .maximum = 65536,
      .help = "of a block, page or padding; the engine's unless given"},
@@ -113,6 +111,31 @@ static enum status read_stages(struct plan_request *request, const char *text, i
     }
 }
 
+/* --memory-fraction 0.855 is 855,000 parts per million, read digit by digit: nothing is rounded. 0 where not given. */
+static enum status read_fraction(int64_t *ppm, const char *text, struct error *error)
+{
+    *ppm = 0;
+    if (!text)
+        return STATUS_OK;
+    const char *at = text;
+    int64_t value = 0, unit = PROFILE_WHOLE;
+    for (; *at >= '0' && *at <= '9' && value <= PROFILE_WHOLE; at++)
+        value = 10 * value + (*at - '0') * (int64_t)PROFILE_WHOLE;
+    bool any = at > text;
+    if (*at == '.')
+        for (at++; *at >= '0' && *at <= '9' && (unit > 1 || *at == '0'); at++, any = true) {
+            unit /= 10;
+            value += unit * (*at - '0');
+        }
+    if (!any || *at || value < 1 || value > PROFILE_WHOLE)
+        return error_set(error, STATUS_INPUT,
+                         "--memory-fraction: '%.32s' must be more than 0 and at most 1, with at most six digits after "
+                         "the point, as in 0.855",
+                         text);
+    *ppm = value;
+    return STATUS_OK;
+}
+
 static enum status read_request(struct plan_request *request, const struct plan_arguments *arguments,
                                 int64_t stage_layers[PLAN_MAX_STAGES], struct error *error)
 {
@@ -132,12 +155,8 @@ static enum status read_request(struct plan_request *request, const struct plan_
     if (!arguments->card == !arguments->budget_bytes)
         return error_set(error, STATUS_INPUT,
                          "plan: give either --card, as in --card rtx3060, or --budget, as in 24GB");
-    if (arguments->has_fraction) {
-        request->memory_percent = (int)lroundf(arguments->memory_fraction * 100);
-        if (request->memory_percent < 1)
-            return error_set(error, STATUS_INPUT, "--memory-fraction: it must be at least 0.01");
-    }
-    if (optional_type(&request->weight_type, arguments->dtype, "dtype", false, error) != STATUS_OK ||
+    if (read_fraction(&request->memory_ppm, arguments->memory_fraction, error) != STATUS_OK ||
+        optional_type(&request->weight_type, arguments->dtype, "dtype", false, error) != STATUS_OK ||
         optional_type(&request->state_type, arguments->state_dtype, "state-dtype", true, error) != STATUS_OK ||
         read_kv_types(request, arguments, error) != STATUS_OK)
         return error->status;

@@ -85,7 +85,7 @@ static json_t *request_json(const struct plan_request *request)
     set_int(object, "block_size", (uint64_t)request->block_size);
     set_int(object, "batch_tokens", (uint64_t)request->batch_tokens);
     set_int(object, "slots", (uint64_t)request->slots);
-    set_int(object, "memory_percent", (uint64_t)request->memory_percent);
+    set_int(object, "memory_parts_per_million", (uint64_t)request->memory_ppm);
     set_text(object, "logits", request->all_logits ? "all" : "last");
     return object;
 }

@@ -46,9 +46,9 @@ static void print_memory(const struct plan_view *view)
         printf(", %s: %s\n", view->card->memory_reported ? "reported" : "nominal", view->card->memory_source);
     else
         printf(", as given\n");
-    if (request->memory_percent != 100)
-        printf("  usable     %16s bytes = %s, the engine's %d%%\n", GROUPED(view->plan->stages[0].usable),
-               BOTH(view->plan->stages[0].usable), request->memory_percent);
+    if (request->memory_ppm != PROFILE_WHOLE)
+        printf("  usable     %16s bytes = %s, %.10g%% for the engine\n", GROUPED(view->plan->stages[0].usable),
+               BOTH(view->plan->stages[0].usable), (double)request->memory_ppm / 10000);
     if (view->card)
         printf("  rates      %.1f GB/s, %.1f TFLOP/s in bf16, published: %s\n", (double)view->card->bandwidth / 1e9,
                (double)view->card->flops / 1e12, view->card->rates_source);

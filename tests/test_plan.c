@@ -347,7 +347,11 @@ static void vllm_pool(void **state)
     assert_int_equal(stage->layout.block_bytes, 131072 * 16);
     assert_int_equal(stage->layout.blocks_per_sequence, 512);
     assert_int_equal(stage->pool_blocks, (21600000000 - others) / (131072 * 16));
-    request.memory_percent = 80;
+    request.memory_ppm = 855000;
+    assert_int_equal(made(&request).stages[0].usable, 20520000000);
+    request.memory_ppm = 1;
+    assert_int_equal(made(&request).stages[0].usable, 24000);
+    request.memory_ppm = 800000;
     assert_int_equal(made(&request).stages[0].usable, 19200000000);
     request.block_size = 32;
     assert_int_equal(made(&request).stages[0].layout.blocks_per_sequence, 256);
@@ -602,6 +606,23 @@ static void text_of_the_command(void **state)
         {"--model llama-3-8b --budget 1GB --prediction-layers", 2, {"--prediction-layers", "none", "", ""}},
         {"--model llama-3-8b --budget 1GB --v-dtype f16", 2, {"--v-dtype", "K", "", ""}},
         {"--model llama-2-7b --budget 1GB --context 2147483647 --users 2147483647", 2, {"64 bits", "", "", ""}},
+        {"--model qwen2.5-0.5b --budget 24GB --engine vllm --memory-fraction 0.855",
+         0,
+         {"20,520,000,000 bytes", "85.5%", "", ""}},
+        {"--model qwen2.5-0.5b --budget 24GB --engine vllm --memory-fraction .333333",
+         0,
+         {"7,999,992,000 bytes", "33.3333%", "", ""}},
+        {"--model qwen2.5-0.5b --budget 24GB --engine vllm --memory-fraction 1.0", 0, {"FITS", "", "", ""}},
+        {"--model qwen2.5-0.5b --budget 1GB --memory-fraction 0.8555555",
+         2,
+         {"--memory-fraction", "0.8555555", "", ""}},
+        {"--model qwen2.5-0.5b --budget 1GB --memory-fraction 1.1", 2, {"--memory-fraction", "1.1", "", ""}},
+        {"--model qwen2.5-0.5b --budget 1GB --memory-fraction 0", 2, {"--memory-fraction", "'0'", "", ""}},
+        {"--model qwen2.5-0.5b --budget 1GB --memory-fraction x", 2, {"--memory-fraction", "'x'", "", ""}},
+        {"--model qwen2.5-0.5b --budget 1GB --memory-fraction .", 2, {"--memory-fraction", "'.'", "", ""}},
+        {"--model qwen2.5-0.5b --budget 1GB --memory-fraction 99999999999999999999",
+         2,
+         {"--memory-fraction", "", "", ""}},
         {"--help", 0, {"--model", "Exit status", "--memory-fraction", ""}},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {

@@ -89,8 +89,8 @@ static void resolve(struct plan_request *request)
     if (!request->block_size)
         request->block_size = profile->block_size;
     resolve_batch(request);
-    if (!request->memory_percent)
-        request->memory_percent = profile_memory_percent(request->engine, request->ranks);
+    if (!request->memory_ppm)
+        request->memory_ppm = profile_memory_ppm(request->engine, request->ranks);
 }
 
 /* ---- stages ------------------------------------------------------------------------------------------------------ */
@@ -228,9 +228,10 @@ static uint64_t runtime_bytes(const struct plan_request *request, uint64_t alloc
     return CONTEXT_BYTES + (is_torch(request->engine) ? allocated / ALLOCATOR_SHARE : 0);
 }
 
-static uint64_t percent_of(uint64_t bytes, int percent)
+/* Rounded down; ppm <= PROFILE_WHOLE, so it cannot overflow. */
+static uint64_t part_of(uint64_t bytes, int64_t ppm)
 {
-    return bytes / 100 * (uint64_t)percent + bytes % 100 * (uint64_t)percent / 100;
+    return bytes / PROFILE_WHOLE * (uint64_t)ppm + bytes % PROFILE_WHOLE * (uint64_t)ppm / PROFILE_WHOLE;
 }
 
 /* SGLang's fraction holds weights and KV; activations live in the rest of the card (server_args.py,
@@ -414,7 +415,7 @@ static enum status weigh_all(struct plan *plan, struct error *error)
     plan->fits = true;
     for (int64_t s = 0; s < request->stages; s++) {
         struct plan_stage *stage = &plan->stages[s];
-        stage->usable = percent_of(request->memory_bytes, request->memory_percent);
+        stage->usable = part_of(request->memory_bytes, request->memory_ppm);
         demand = demand_of(request, stage);
         if (profile_check(&demand, error) != STATUS_OK)
             return error->status;

@@ -24,7 +24,7 @@ struct plan_request {
     int64_t stages;                          /* pipeline parallel: devices that share the layers */
     const int64_t *stage_layers;             /* layers of each stage; NULL: divided as vLLM does */
     int64_t block_size, batch_tokens, slots; /* 0: the engine's */
-    int memory_percent;                      /* 0: the engine's */
+    int64_t memory_ppm;                      /* of the memory, in parts per million; 0: the engine's */
     bool all_logits;                         /* logits of every position of a step, not of the last of each sequence */
     bool prediction_layers;                  /* load them, with a cache of their own */
     bool has_overhead;                       /* overhead_bytes is known, say measured */

@@ -51,13 +51,13 @@ const struct profile *profile_of(enum engine engine)
 
 /* vLLM: gpu_memory_utilization 0.9 (vllm/config/cache.py). SGLang: mem_fraction_static by the number of ranks, as of
    0.4 (server_args.py; later versions work it out from the card). */
-int profile_memory_percent(enum engine engine, int64_t ranks)
+int64_t profile_memory_ppm(enum engine engine, int64_t ranks)
 {
     if (engine == ENGINE_VLLM)
-        return 90;
+        return 900000;
     if (engine == ENGINE_SGLANG)
-        return ranks >= 16 ? 79 : ranks >= 8 ? 81 : ranks >= 4 ? 85 : ranks >= 2 ? 87 : 88;
-    return 100;
+        return ranks >= 16 ? 790000 : ranks >= 8 ? 810000 : ranks >= 4 ? 850000 : ranks >= 2 ? 870000 : 880000;
+    return PROFILE_WHOLE;
 }
 
 static bool can_store(const struct profile *profile, const struct plan_type *type)

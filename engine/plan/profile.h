@@ -27,8 +27,10 @@ struct profile {
 const struct profile *profile_of(enum engine engine);
 extern const char *const engine_choices[]; /* names, in the order of enum engine; NULL-terminated */
 
-/* Percent of the memory that the engine plans with; `ranks` matter to SGLang. 100 where it takes what it needs. */
-int profile_memory_percent(enum engine engine, int64_t ranks);
+enum { PROFILE_WHOLE = 1000000 };
+/* Parts per million of the memory that the engine plans with; `ranks` matter to SGLang. PROFILE_WHOLE where it takes
+   what it needs. */
+int64_t profile_memory_ppm(enum engine engine, int64_t ranks);
 
 /* One device's part of a model under an engine: layers [first, end) of shape->layers, one rank of `ranks`. */
 struct kv_demand {
