@@ -233,7 +233,8 @@ enum status plan_find_ways(struct plan_view *view, struct error *error)
         return error_set(error, STATUS_DEVICE, "plan: out of memory");
     view->ways.shorter_kv_bytes = kv_bytes_at(scratch, plan, plan->longest_context, plan->request.users);
     view->ways.fewer_kv_bytes = kv_bytes_at(scratch, plan, plan->request.context, plan->most_users);
-    add_cache_ways(view, scratch);
+    if (plan->limit != LIMIT_SLOTS)
+        add_cache_ways(view, scratch);
     if (plan->limit == LIMIT_WEIGHTS)
         add_weight_ways(view, scratch);
     free(scratch);

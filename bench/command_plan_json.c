@@ -188,6 +188,7 @@ void plan_print_json(const struct plan_view *view)
     for (int64_t s = 0; s < plan->request.stages; s++)
         json_array_append_new(stages, stage_json(&plan->stages[s]));
     json_object_set_new(document, "stages", stages);
+    set_text(document, "layers_divided", plan->stage_rule);
     json_object_set_new(document, "ways_out", ways_json(view));
     json_dumpf(document, stdout, JSON_INDENT(2));
     putchar('\n');

@@ -102,7 +102,10 @@ static void print_layout(const struct plan *plan)
     const struct plan_request *request = &plan->request;
     const struct plan_stage *stage = &plan->stages[plan->worst];
     const struct kv_layout *layout = &stage->layout;
-    if (request->engine == ENGINE_VLLM && layout->blocks_per_sequence) {
+    if (request->engine == ENGINE_VLLM && layout->blocks_per_sequence && !layout->block_tokens) {
+        printf("blocks       %16s of a sequence's states, %s bytes each, fit; one is never handed out\n",
+               GROUPED(stage->pool_blocks), GROUPED(layout->block_bytes));
+    } else if (request->engine == ENGINE_VLLM && layout->blocks_per_sequence) {
         uint64_t tokens = layout->groups > 0 ? stage->pool_blocks / (uint64_t)layout->groups * layout->block_tokens : 0;
         printf("blocks       %16s of %s tokens and %s bytes fit: capacity %s tokens; a sequence takes %s, so "
                "concurrency %.2f\n",
@@ -126,11 +129,16 @@ static void print_stages(const struct plan *plan)
         return;
     printf("\n%" PRId64 " devices, as %" PRId64 " x %" PRId64 " (stages x ranks); one rank of each stage\n",
            request->ranks * request->stages, request->stages, request->ranks);
+    if (request->stages > 1)
+        printf("layers divided: %s\n", plan->stage_rule);
     printf("%-6s %-9s %16s %16s %16s %16s\n", "stage", "layers", "weights", "KV", "sum", "left");
     for (int64_t s = 0; s < request->stages; s++) {
         const struct plan_stage *stage = &plan->stages[s];
-        char layers[32], left[80];
-        snprintf(layers, sizeof layers, "%" PRId64 "-%" PRId64, stage->first, stage->end - 1);
+        char layers[48], left[80];
+        if (stage->end > stage->first)
+            snprintf(layers, sizeof layers, "%" PRId64 "-%" PRId64, stage->first, stage->end - 1);
+        else
+            snprintf(layers, sizeof layers, "none");
         snprintf(left, sizeof left, "%s%s", stage->fits ? "" : "-",
                  GROUPED(stage->fits ? stage->left : stage->lacking));
         printf("%-6" PRId64 " %-9s %16s %16s %16s %16s\n", s, layers, GROUPED(stage->bytes[PLAN_WEIGHTS]),
@@ -160,9 +168,12 @@ static void print_verdict(const struct plan *plan)
     if (stage->weights_lacking)
         printf("The weights alone lack %s bytes (%s).\n", GROUPED(stage->weights_lacking),
                BOTH(stage->weights_lacking));
-    printf("Most users at %s tokens: %s. Longest context for %s user%s: %s tokens.\n", GROUPED(request->context),
-           GROUPED(plan->most_users), GROUPED(request->users), request->users == 1 ? "" : "s",
-           plan->longest_context == PLAN_MAX_COUNT ? "no limit here" : GROUPED(plan->longest_context));
+    printf("Most users at %s tokens: %s. Longest context for %s user%s: ", GROUPED(request->context),
+           GROUPED(plan->most_users), GROUPED(request->users), request->users == 1 ? "" : "s");
+    if (plan->longest_context == PLAN_MAX_COUNT)
+        puts("any; memory sets no limit.");
+    else
+        printf("%s tokens.\n", GROUPED(plan->longest_context));
     if (request->shape->max_context && plan->longest_context > request->shape->max_context)
         printf("The model was made for %s tokens (max_position_embeddings).\n", GROUPED(request->shape->max_context));
     if (plan->beyond_model)
@@ -183,6 +194,17 @@ static void print_ways(const struct plan_view *view)
     if (plan->fits)
         return;
     printf("\nWays out\n");
+    if (plan->limit == LIMIT_SLOTS) {
+        printf(
+            "  Only more slots (--slots %s) or fewer users (%s) help: a shorter context or a smaller cache type frees\n"
+            "  memory, which is not what lacks.\n",
+            GROUPED(plan->request.users), GROUPED(plan->most_users));
+        return;
+    }
+    if (plan->request.slots > 0 && plan->request.users > plan->request.slots)
+        printf("  Beside memory, slots lack: whatever else changes, %s users need --slots %s, or %s of them wait.\n",
+               GROUPED(plan->request.users), GROUPED(plan->request.users),
+               GROUPED(plan->request.users - plan->request.slots));
     if (plan->limit == LIMIT_WEIGHTS)
         printf("  A shorter context, fewer users or a smaller cache type do not help: they shrink the cache only.\n");
     if (plan->longest_context > 0)

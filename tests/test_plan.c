@@ -282,6 +282,12 @@ static void which_limit_is_first(void **state)
     plan = made(&request);
     assert_false(plan.fits);
     assert_int_equal(plan.limit, LIMIT_SLOTS);
+    assert_int_equal(plan.most_users, 4);
+    assert_int_equal(plan.longest_context, 0); /* no context makes room for the fifth */
+    request.memory_bytes = 3 * GB;
+    plan = made(&request);
+    assert_int_equal(plan.limit, LIMIT_WEIGHTS); /* memory is named first */
+    assert_int_equal(plan.longest_context, 0);
     shape_free(&shape);
 }
 
@@ -405,13 +411,22 @@ static void pipeline_parallel(void **state)
     (void)state;
     struct shape shape = published("llama-3-8b");
     static const int64_t five[] = {6, 6, 7, 7, 6}, three[] = {11, 11, 10}, own[] = {3, 29}, wrong[] = {3, 28};
+    /* llama.cpp: of 33 layers with the output, those below 16.5, 11, 22, ... */
+    static const int64_t llama_two[] = {17, 15}, llama_three[] = {11, 11, 10}, llama_four[] = {9, 8, 8, 7};
     static const struct {
         int64_t stages;
         const int64_t *depths;
         bool given;
-    } rows[] = {{5, five, false}, {3, three, false}, {2, own, true}};
+        enum engine engine;
+    } rows[] = {{5, five, false, ENGINE_EXACT},
+                {3, three, false, ENGINE_EXACT},
+                {2, own, true, ENGINE_EXACT},
+                {2, llama_two, false, ENGINE_LLAMACPP},
+                {3, llama_three, false, ENGINE_LLAMACPP},
+                {4, llama_four, false, ENGINE_LLAMACPP_UNIFIED},
+                {2, own, true, ENGINE_LLAMACPP}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        struct plan_request request = request_of(&shape, ENGINE_EXACT, 100, 1);
+        struct plan_request request = request_of(&shape, rows[i].engine, 256, 1);
         request.stages = rows[i].stages;
         request.stage_layers = rows[i].given ? rows[i].depths : NULL;
         struct plan plan = made(&request);
@@ -419,7 +434,7 @@ static void pipeline_parallel(void **state)
         for (int64_t s = 0; s < rows[i].stages; s++) {
             const struct plan_stage *stage = &plan.stages[s];
             assert_int_equal(stage->end - stage->first, rows[i].depths[s]);
-            assert_int_equal(stage->bytes[PLAN_KV], 4096 * 100 * rows[i].depths[s]);
+            assert_int_equal(stage->bytes[PLAN_KV], 4096 * 256 * rows[i].depths[s]);
             assert_true((stage->bytes[PLAN_LOGITS] > 0) == (s == rows[i].stages - 1));
             weights += stage->bytes[PLAN_WEIGHTS];
         }
@@ -460,6 +475,10 @@ static void refusals(void **state)
         {"llama-3-8b", ENGINE_EXACT, "bf16", "bf16", 3, 1, {"--tp", "32 query heads"}},
         {"command-r-plus", ENGINE_EXACT, "bf16", "bf16", 12, 1, {"--tp", "8 KV heads"}},
         {"llama-3-8b", ENGINE_EXACT, "bf16", "bf16", 1, 33, {"--pp", "32 layers"}},
+        {"llama-3-8b", ENGINE_LLAMACPP, "f16", "f16", 2, 1, {"--tp", "--pp 2"}},
+        {"llama-3-8b", ENGINE_LLAMACPP_UNIFIED, "f16", "f16", 4, 1, {"--tp", "--pp 4"}},
+        {"llama-3-8b", ENGINE_TRANSFORMERS_DYNAMIC, "bf16", "bf16", 2, 1, {"--tp", "transformers-dynamic"}},
+        {"llama-3-8b", ENGINE_TRANSFORMERS_STATIC, "bf16", "bf16", 2, 1, {"--tp", "transformers-static"}},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct shape shape = published(rows[i].model);
@@ -623,6 +642,21 @@ static void text_of_the_command(void **state)
         {"--model qwen2.5-0.5b --budget 1GB --memory-fraction 99999999999999999999",
          2,
          {"--memory-fraction", "", "", ""}},
+        {"--model llama-3-8b --engine vllm --users 300 --slots 256 --context 16 --budget 24GB",
+         0,
+         {"300 users, 256 slots", "Most users at 16 tokens: 256", "300 users: 0 tokens",
+          "Only more slots (--slots 300)"}},
+        {"--model llama-3-8b --engine vllm --users 300 --slots 256 --context 8192 --budget 24GB",
+         0,
+         {"First limit: KV", "slots lack", "--slots 300", "44 of them wait"}},
+        {"--model mamba-2.8b --engine vllm --budget 24GB",
+         0,
+         {"of a sequence's states", "any; memory sets no limit", "FITS", ""}},
+        {"--model llama-3-8b --engine llamacpp --pp 2 --budget 24GB",
+         0,
+         {"as llama.cpp does", "0-16", "17-31", "FITS"}},
+        {"--model llama-3-8b --engine transformers-static --pp 2 --budget 24GB", 0, {"accelerate", "FITS", "", ""}},
+        {"--model llama-3-8b --engine llamacpp --tp 2 --budget 24GB", 2, {"--tp", "whole layers", "--pp 2", ""}},
         {"--help", 0, {"--model", "Exit status", "--memory-fraction", ""}},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {

@@ -43,6 +43,11 @@ static bool is_llamacpp(enum engine engine)
     return engine == ENGINE_LLAMACPP || engine == ENGINE_LLAMACPP_UNIFIED;
 }
 
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
 static bool is_torch(enum engine engine)
 {
     return engine == ENGINE_TRANSFORMERS_DYNAMIC || engine == ENGINE_TRANSFORMERS_STATIC;
@@ -103,6 +108,33 @@ static int64_t vllm_stage_layers(int64_t layers, int64_t stages, int64_t stage)
     return layers / stages + (from_behind >= 2 && from_behind < rest + 2 ? 1 : 0);
 }
 
+/* llama.cpp, load_tensors (src/llama-model.cpp, --split-mode layer, everything offloaded): layer i of n goes to the
+   first device whose share ends beyond i / (n + 1), the output being layer n; shares are equal where free memory is. */
+static int64_t llamacpp_stage_layers(int64_t layers, int64_t stages, int64_t stage)
+{
+    int64_t first = (stage * (layers + 1) + stages - 1) / stages,
+            end = ((stage + 1) * (layers + 1) + stages - 1) / stages;
+    return least(end, layers) - least(first, layers);
+}
+
+static int64_t stage_depth(const struct plan_request *request, int64_t stage)
+{
+    if (request->stage_layers)
+        return request->stage_layers[stage];
+    int64_t layers = request->shape->layer_count;
+    return is_llamacpp(request->engine) ? llamacpp_stage_layers(layers, request->stages, stage)
+                                        : vllm_stage_layers(layers, request->stages, stage);
+}
+
+static const char *stage_rule(const struct plan_request *request)
+{
+    return request->stage_layers          ? "as given"
+           : is_llamacpp(request->engine) ? "as llama.cpp does on equal devices (--split-mode layer)"
+           : is_torch(request->engine)
+               ? "equal parts; accelerate's device_map weighs bytes, so give --pp its own division"
+               : "as vLLM does";
+}
+
 static enum status lay_out_stages(struct plan *plan, struct error *error)
 {
     const struct plan_request *request = &plan->request;
@@ -111,10 +143,8 @@ static enum status lay_out_stages(struct plan *plan, struct error *error)
         return error_set(error, STATUS_INPUT, "--pp: %lld stages for %lld layers", (long long)request->stages,
                          (long long)layers);
     for (int64_t s = 0; s < request->stages; s++) {
-        int64_t depth =
-            request->stage_layers ? request->stage_layers[s] : vllm_stage_layers(layers, request->stages, s);
         plan->stages[s].first = first;
-        first += depth;
+        first += stage_depth(request, s);
         plan->stages[s].end = first;
     }
     if (first != layers)
@@ -125,10 +155,18 @@ static enum status lay_out_stages(struct plan *plan, struct error *error)
     return STATUS_OK;
 }
 
-/* vLLM and SGLang assert that ranks divide the query heads, and that KV heads and ranks divide one another. */
+/* llama.cpp's --split-mode layer and transformers' device_map give a device whole layers; their other ways of sharing
+   (rows, tensors, tp_plan) are not planned. vLLM and SGLang assert that ranks divide the query heads, and that KV heads
+   and ranks divide one another. */
 static enum status check_ranks(const struct plan_request *request, struct error *error)
 {
     const struct shape *shape = request->shape;
+    if (request->ranks > 1 && (is_llamacpp(request->engine) || is_torch(request->engine)))
+        return error_set(
+            error, STATUS_INPUT,
+            "--tp: %s is planned with whole layers on each device, not with ranks that share them; say --pp "
+            "%lld",
+            profile_of(request->engine)->name, (long long)request->ranks);
     for (int64_t i = 0; i < shape->layer_count; i++) {
         const struct layer_shape *layer = &shape->layers[i];
         if (layer->kind == LAYER_STATE)
@@ -332,6 +370,12 @@ static int64_t largest(const struct plan *plan, bool of_users)
     return low;
 }
 
+/* More users than may run at a time: no memory and no context helps. */
+static bool lacks_slots(const struct plan_request *request)
+{
+    return request->slots > 0 && request->users > request->slots;
+}
+
 /* Where it fits: what the next users would run into. */
 static enum plan_limit next_limit(const struct plan *plan)
 {
@@ -358,6 +402,7 @@ static enum plan_limit next_limit(const struct plan *plan)
 static void say_sources(struct plan *plan)
 {
     const struct plan_request *request = &plan->request;
+    plan->stage_rule = stage_rule(request);
     const struct shape *shape = request->shape;
     bool exact =
         !request->weight_type ? shape->published != PUBLISHED_FP8_BLOCKS : request->weight_type->block_bytes > 1;
@@ -412,7 +457,6 @@ static enum status weigh_all(struct plan *plan, struct error *error)
         plan->state_bytes = count_add(&overflow, plan->state_bytes,
                                       layer_state_bytes(&request->shape->layers[i], demand.conv_type, demand.state_type,
                                                         1, is_torch(request->engine), &overflow));
-    plan->fits = true;
     for (int64_t s = 0; s < request->stages; s++) {
         struct plan_stage *stage = &plan->stages[s];
         stage->usable = part_of(request->memory_bytes, request->memory_ppm);
@@ -423,12 +467,25 @@ static enum status weigh_all(struct plan *plan, struct error *error)
         if (overflow || stage->total > INT64_MAX) /* JSON's integers are signed */
             return too_many_bytes(request, error);
         judge_stage(request, stage);
-        plan->fits = plan->fits && stage->fits;
         const struct plan_stage *worst = &plan->stages[plan->worst];
         if (stage->lacking > worst->lacking || (stage->lacking == worst->lacking && stage->left < worst->left))
             plan->worst = s;
     }
     return STATUS_OK;
+}
+
+/* Memory comes first, then slots; where both do, the limit is what more users would hit. */
+static void decide(struct plan *plan)
+{
+    const struct plan_request *request = &plan->request;
+    bool memory_fits = true;
+    for (int64_t s = 0; s < request->stages; s++)
+        memory_fits = memory_fits && plan->stages[s].fits;
+    int64_t most = largest(plan, true);
+    plan->most_users = request->slots > 0 ? least(most, request->slots) : most;
+    plan->longest_context = lacks_slots(request) ? 0 : largest(plan, false);
+    plan->fits = memory_fits && !lacks_slots(request);
+    plan->limit = !memory_fits ? plan->stages[plan->worst].limit : !plan->fits ? LIMIT_SLOTS : next_limit(plan);
 }
 
 enum status plan_make(struct plan *plan, const struct plan_request *request, struct error *error)
@@ -439,17 +496,7 @@ enum status plan_make(struct plan *plan, const struct plan_request *request, str
     if (plan_weights_check(request, error) != STATUS_OK || check_ranks(request, error) != STATUS_OK ||
         lay_out_stages(plan, error) != STATUS_OK || weigh_all(plan, error) != STATUS_OK)
         return error->status;
-    plan->limit = plan->stages[plan->worst].limit;
-    plan->most_users = largest(plan, true);
-    plan->longest_context = largest(plan, false);
-    if (plan->fits)
-        plan->limit = next_limit(plan);
-    if (request->slots > 0 && request->users > request->slots && plan->fits) {
-        plan->fits = false;
-        plan->limit = LIMIT_SLOTS;
-    }
-    if (request->slots > 0 && plan->most_users > request->slots)
-        plan->most_users = request->slots;
+    decide(plan);
     plan->beyond_model = request->shape->max_context > 0 && request->context > request->shape->max_context;
     say_sources(plan);
     return STATUS_OK;

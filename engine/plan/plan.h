@@ -22,7 +22,7 @@ struct plan_request {
     const struct plan_type *state_type;      /* NULL: the engine's */
     int64_t ranks;                           /* tensor parallel: devices that share each layer */
     int64_t stages;                          /* pipeline parallel: devices that share the layers */
-    const int64_t *stage_layers;             /* layers of each stage; NULL: divided as vLLM does */
+    const int64_t *stage_layers;             /* layers of each stage; NULL: divided as the engine does */
     int64_t block_size, batch_tokens, slots; /* 0: the engine's */
     int64_t memory_ppm;                      /* of the memory, in parts per million; 0: the engine's */
     bool all_logits;                         /* logits of every position of a step, not of the last of each sequence */
@@ -58,14 +58,15 @@ struct plan {
     int64_t worst; /* the stage that has least left */
     bool fits;
     enum plan_limit limit;
-    int64_t most_users, longest_context; /* of the one at the other's request; 0: not even one */
+    int64_t most_users, longest_context; /* of the one at the other's request; 0: not even one. Slots bound the users */
     bool beyond_model;                   /* context is more than max_position_embeddings */
     const char *source[PLAN_ITEMS], *sure[PLAN_ITEMS];
+    const char *stage_rule; /* who divides the layers */
 };
 
-/* Status 2: an engine that cannot do it (types, ranks that do not divide the heads, stages that are not the layers), a
-   quantized model whose weights' type is not given, or more bytes than 64 bits hold. A plan that does not fit is no
-   failure. */
+/* Status 2: an engine that cannot do it (types, ranks in an engine that divides whole layers, ranks that do not divide
+   the heads, stages that are not the layers), a quantized model whose weights' type is not given, or more bytes than 64
+   bits hold. A plan that does not fit is no failure. */
 enum status plan_make(struct plan *plan, const struct plan_request *request, struct error *error);
 
 /* The same plan with other cache types; false where the engine cannot store them. */

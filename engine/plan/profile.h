@@ -6,7 +6,8 @@
 #include "engine/plan/shape.h"
 
 enum engine {
-    ENGINE_EXACT, /* each sequence takes its tokens, to the byte: kvlab's own cache */
+    ENGINE_EXACT, /* arithmetic alone: each sequence takes its tokens, to the byte, in any cache type. kvlab's own cache
+                     follows it in the types that it has (engine/kv_cache.h) */
     ENGINE_VLLM,
     ENGINE_LLAMACPP,         /* a stream of its own for each slot (-np N) */
     ENGINE_LLAMACPP_UNIFIED, /* one buffer for all slots (--kv-unified) */
