@@ -23,9 +23,12 @@ static const struct column columns[] = {
     {"row", COLUMN_TEXT, 0, true, "What the row is: its key columns and their values."},
     {"column", COLUMN_TEXT, 0, true, "A column of numbers that both files have."},
     {"a", COLUMN_TEXT, 0, false, "The number in the first file, as it stands there."},
-    {"b", COLUMN_TEXT, 0, false, "The number in the second file."},
+    {"b", COLUMN_TEXT, 0, false, "The number in the second file, in the first one's unit."},
     {"ratio", COLUMN_REAL, 4, false, "b / a; empty where a is 0 or one of them is empty."},
-    {"note", COLUMN_TEXT, 0, false, "only in A, only in B: the other file has no such row."},
+    {"note", COLUMN_TEXT, 0, false,
+     "only in A, only in B: the other file has no such row. Else the second file's number as it stands there, where "
+     "its "
+     "unit is another."},
 };
 static const struct table tables[] = {{"", false, columns, sizeof columns / sizeof *columns}};
 static const struct experiment compare = {.name = "compare", .tables = tables, .table_count = 1};
@@ -34,11 +37,17 @@ static const char *const shown[] = {"row", "column", "a", "b", "ratio", "note", 
 static enum status write_number(struct results *results, const struct comparison *c, const struct compare_pair *pair,
                                 const struct compare_column *column, struct error *error)
 {
-    char name[512];
+    char name[512], converted[40], note[512];
     const char *a = c->a->cells[pair->a][column->a], *b = c->b->cells[pair->b][column->b];
     double x, y;
     if (!a[0] && !b[0])
         return STATUS_OK;
+    if (column->scale != 1 && compare_number(&y, b)) {
+        snprintf(note, sizeof note, "%s %s", c->b->columns[column->b], b);
+        results_set_text(results, "note", note);
+        snprintf(converted, sizeof converted, "%.12g", y * column->scale);
+        b = converted;
+    }
     results_set_text(results, "row", compare_row_name(name, sizeof name, c, pair));
     results_set_text(results, "column", column->name);
     results_set_text(results, "a", a);
@@ -75,6 +84,10 @@ static enum status run(struct bench *bench, const char *const *paths, struct err
     if (!status)
         status = csv_table_read(&b, paths[1], error);
     if (!status)
+        status = compare_names(&a, paths[0], error);
+    if (!status)
+        status = compare_names(&b, paths[1], error);
+    if (!status)
         status = compare_tables(&comparison, &a, &b, error);
     bench->options.dry_run = true; /* a comparison writes no file */
     if (!status)
@@ -105,7 +118,9 @@ int command_compare(int argc, char **argv)
         puts("usage: kvlab compare A.csv B.csv [options]\n\n"
              "Matches the rows of two result files by what says what a row is (context, batch, model ...), and prints "
              "each\n"
-             "number that both have with its ratio, B / A. Either may be a table of data/lessons.\n\noptions:");
+             "number that both have with its ratio, B / A; columns that differ in their unit alone (x_mb, x_bytes) are "
+             "one.\n"
+             "Either may be a table of data/lessons.\n\noptions:");
         option_table_help(rows);
         return 0;
     }

@@ -138,7 +138,7 @@ static bool has_key(const struct comparison *c, const char *name)
 
 static void add_key(struct comparison *c, const char *name)
 {
-    struct compare_column column = {name, csv_table_column(c->a, name), csv_table_column(c->b, name)};
+    struct compare_column column = {name, csv_table_column(c->a, name), csv_table_column(c->b, name), 1};
     if (column.a < 0 || column.b < 0 || has_key(c, name))
         return;
     if (values_meet(c->a, c->b, &column)) {
@@ -210,11 +210,26 @@ static void match_rows(struct comparison *c)
     free(taken);
 }
 
+/* The column of b that is this one of a: of the same name, else of the same but for the unit, unless a has that too. */
+static struct compare_column same_column(const struct comparison *c, size_t index)
+{
+    const char *name = c->a->columns[index];
+    struct compare_column column = {name, (int)index, csv_table_column(c->b, name), 1};
+    for (size_t i = 0; column.b < 0 && i < c->b->column_count; i++) {
+        double ratio = compare_unit_ratio(name, c->b->columns[i]);
+        if (ratio > 0 && csv_table_column(c->a, c->b->columns[i]) < 0) {
+            column.b = (int)i;
+            column.scale = ratio;
+        }
+    }
+    return column;
+}
+
 static void choose_numbers(struct comparison *c)
 {
     const struct csv_table *a = c->a, *b = c->b;
     for (size_t i = 0; i < c->a->column_count; i++) {
-        struct compare_column column = {c->a->columns[i], (int)i, csv_table_column(c->b, c->a->columns[i])};
+        struct compare_column column = same_column(c, i);
         if (column.b >= 0 && !has_key(c, column.name) &&
             (contents(a, column.a) | contents(b, column.b)) == HAS_NUMBERS) /* empty in one of them: shown as such */
             c->numbers[c->number_count++] = column;

@@ -6,7 +6,8 @@
 
 struct compare_column {
     const char *name;
-    int a, b; /* its index in each file */
+    int a, b;     /* its index in each file */
+    double scale; /* b's numbers times this are in a's unit; 1 where both have the same */
 };
 
 struct compare_pair {
@@ -33,6 +34,15 @@ void compare_free(struct comparison *comparison);
 /* The row as "context=512 batch=1", of the pair's a where it has one. */
 const char *compare_row_name(char *text, size_t size, const struct comparison *comparison,
                              const struct compare_pair *pair);
+
+/* ---- compare_units.c: what a number of column `b` is in the unit of column `a`: 1e6 for x_bytes and x_mb, 1 for the
+   same name, 0 where they are not the same but for the unit. */
+double compare_unit_ratio(const char *a, const char *b);
+
+/* ---- compare_names.c: gives a table that was read from `path` the names and cells that results have, as names.csv in
+   its folder says, if there is one. */
+enum status compare_names(struct csv_table *table, const char *path, struct error *error);
+
 /* A cell as a number; false where it is empty or none. */
 bool compare_number(double *number, const char *cell);
 

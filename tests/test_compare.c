@@ -3,6 +3,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -104,6 +105,73 @@ static void against_the_lessons(void **state)
     command_free(&outcome);
 }
 
+/* The lessons' slope in MB, anatomy in MiB and under names of its own, phases in seconds and GB: in either order. */
+static void units_and_names(void **state)
+{
+    (void)state;
+    static const char slope[] = "model,context,kv_tensor_bytes,kv_ledger_bytes\nm,2048,58720256,58720256\nm,64,1,1\n";
+    static const char anatomy[] = "model,moment,weights_bytes,ledger_bytes,reserved_bytes,driver_bytes,context\n"
+                                  "m,start,0,0,0,106954752,512\nm,start,0,0,0,213909504,4096\n"
+                                  "m,prefill with all logits,1,4461061734.4,2,3,4096\nm,released,0,0,0,0,4096\n";
+    static const struct {
+        const char *mine, *lesson, *word;
+        bool reversed;
+    } known[] = {
+        {slope, "slope", "context=2048,kv_tensor_bytes,58720256,58700000,0.9997,kv_tensor_mb 58.7\n", false},
+        {slope, "slope", "context=2048,kv_tensor_mb,58.7,58.720256,1.0003,kv_tensor_bytes 58720256\n", true},
+        /* 4,254.4 x 1,048,576; 102 MiB, and twice as much at the lesson's context */
+        {anatomy, "anatomy",
+         "moment=prefill with all logits context=4096,ledger_bytes,4461061734.4,4461061734.4,1.0000,ledger_mib "
+         "4254.4\n",
+         false},
+        {anatomy, "anatomy", "moment=start context=4096,driver_bytes,213909504,106954752,0.5000,driver_mib 102\n",
+         false},
+        {anatomy, "anatomy", "moment=start context=4096,driver_mib,102,204,2.0000,driver_bytes 213909504\n", true},
+        /* with the weights still held, which kvlab's released gives back: another moment */
+        {anatomy, "anatomy", "moment=after release context=4096,,,,,only in B\n", false},
+        {"prompt_tokens,ttft_ms,peak_ledger_bytes\n64,39.2,3120000000\n", "phases",
+         "prompt_tokens=64,ttft_ms,39.2,19.6,0.5000,ttft_s 0.0196\n"
+         "prompt_tokens=64,peak_ledger_bytes,3120000000,3120000000,1.0000,peak_ledger_gb 3.12\n",
+         false},
+        {"batch,ttft_ms,tokens_per_s\n1,44,97.2\n", "batch",
+         "batch=1,ttft_ms,44,44,1.0000,ttft_s 0.044\nbatch=1,tokens_per_s,97.2,48.6,0.5000,\n", false},
+        {"context,kv_bytes,extra_ledger_bytes\n2048,58720256,691100000\n", "logits",
+         "context=2048,kv_bytes,58720256,58700000,0.9997,kv_mb 58.7\n"
+         "context=2048,extra_ledger_bytes,691100000,691100000,1.0000,extra_ledger_mb 691.1\n",
+         false},
+    };
+    const char *data = getenv("KVLAB_DATA");
+    for (size_t i = 0; i < COUNT(known); i++) {
+        const char *mine = file("mine.csv", known[i].mine);
+        char lesson[4096];
+        snprintf(lesson, sizeof lesson, "%s/lessons/%s.csv", data ? data : "data", known[i].lesson);
+        struct command_outcome outcome = command_run(
+            "compare '%s' '%s' --format csv", known[i].reversed ? lesson : mine, known[i].reversed ? mine : lesson);
+        if (outcome.status != 0 || !strstr(outcome.out, known[i].word))
+            fail_msg("%s: expected \"%s\", got %s%s", known[i].lesson, known[i].word, outcome.out, outcome.err);
+        command_free(&outcome);
+    }
+    /* a rate is no time, sizes are no times, and a column that both have meets its own */
+    compares("context,x_per_s,y_bytes,z\n1,2,3,4\n", "context,x_per_ms,y_s,z\n1,2,3,4\n", "context=1,z,4,4,1.0000,\n");
+    compares("context,x_bytes,x_mb\n1,2,3\n", "context,x_mb\n1,3\n", "context=1,x_mb,3,3,1.0000,\n");
+    compares("context,x_gib\n1,2\n", "context,x_kib\n1,1048576\n", "context=1,x_gib,2,1,0.5000,x_kib 1048576\n");
+}
+
+/* names.csv in the folder of a table; one of another kind is an error that names it. */
+static void names_beside_a_table(void **state)
+{
+    (void)state;
+    const char *mine = file("mine.csv", "context,x\n1,2\n"), *other = file("other.csv", "length,y\n1,4\n");
+    const char *names = file("names.csv", "file,column,cell,as\nother.csv,length,,context\nother.csv,y,,x\n");
+    struct command_outcome outcome = command_run("compare '%s' '%s' --format csv", mine, other);
+    assert_int_equal(outcome.status, 0);
+    assert_non_null(strstr(outcome.out, "context=1,x,2,4,2.0000,"));
+    command_free(&outcome);
+    file("names.csv", "file,to\nother.csv,x\n");
+    command_refuses(2, "names.csv: must have the columns", "compare '%s' '%s'", mine, other);
+    remove(names);
+}
+
 static void formats(void **state)
 {
     (void)state;
@@ -156,6 +224,8 @@ int main(void)
         cmocka_unit_test(text_tells_rows_apart),
         cmocka_unit_test(an_experiment_names_its_keys),
         cmocka_unit_test(against_the_lessons),
+        cmocka_unit_test(units_and_names),
+        cmocka_unit_test(names_beside_a_table),
         cmocka_unit_test(formats),
         cmocka_unit_test(what_cannot_be_compared),
     };
