@@ -56,6 +56,7 @@ struct reader {
     const char *read_keys[SHAPE_MAX_KEYS];
     int read_count;
     bool overflow;
+    uint64_t unused; /* parameters of experts that a token does not visit */
     /* Per layer, filled in by the family: */
     enum layer_kind kinds[SHAPE_MAX_LAYERS];
     bool sparse[SHAPE_MAX_LAYERS]; /* has experts instead of the dense MLP */

@@ -253,8 +253,8 @@ enum status shape_add_layer(struct reader *reader, const struct block *block, in
     if (sparse) { /* of the routed experts, a token uses experts_per_token */
         uint64_t one = scale.parts.experts / (uint64_t)block->experts;
         uint64_t bias = block->expert_bias ? 2 * (uint64_t)block->expert_width + scale.hidden : 0;
-        shape->active =
-            count_add(scale.overflow, shape->active,
+        reader->unused =
+            count_add(scale.overflow, reader->unused,
                       count_mul(scale.overflow, one + bias, (uint64_t)(block->experts - block->experts_per_token)));
     }
     return STATUS_OK;
@@ -284,10 +284,9 @@ void shape_add_edges(struct reader *reader, int64_t positions, bool embedding_no
     put(&scale, &shape->edges_kept, &shape->parts.norms, last_norm ? norm : 0);
 }
 
-/* shape->active holds what a token does not use until here. */
 void shape_sum(struct reader *reader)
 {
     struct shape *shape = reader->shape;
     shape->total = parts_sum(&shape->parts, &reader->overflow);
-    shape->active = shape->total - shape->active;
+    shape->active = shape->total - reader->unused;
 }
