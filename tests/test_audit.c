@@ -251,6 +251,10 @@ static void mistakes_are_named(void **state)
         {"kv_bytes_per_token", "deepseek-v3", "dtype=bf16", "4997120", "B", "K and V of the 128 query heads"},
         {"kv_bytes_per_token", "deepseek-v3", "dtype=bf16", "140544", "B", "counted twice, as K and as V"},
         {"kv_bytes_per_token", "deepseek-v3", "dtype=bf16", "71424", "B", "62 layers instead of 61"},
+        /* Jamba: 4 of 32 layers keep K and V, of 8 heads of 128: 16,384 bytes a token for 131,072 */
+        {"kv_bytes_per_token", "jamba-v0.1", "dtype=bf16", "128", "KiB", "all 32 layers instead of the 4 that keep"},
+        /* Gemma 3n E2B: 10 of 30 layers read the cache of another */
+        {"kv_tensors", "gemma-3n-e2b", "", "60", "tensors", "all 30 layers instead of the 20"},
     };
     for (size_t i = 0; i < COUNT(known); i++) {
         struct audit_result result =

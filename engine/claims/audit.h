@@ -57,7 +57,8 @@ struct audit_inputs {
     int64_t tensors_per_layer; /* 2: K and V */
     enum { HEADS_AS_ASKED, HEADS_QUERY, HEADS_KV } whose; /* whose K and V a cache is computed with */
     bool window_everywhere;                               /* full layers windowed too */
-    bool latent_twice;                                    /* as if a latent vector were K and V */
+    bool all_keep;     /* layers with a state, or that share, as if they kept K and V */
+    bool latent_twice; /* as if a latent vector were K and V */
     const struct plan_type *dtype;
     double flops, bytes_per_s, tokens_per_s, ttft_s, decode_s;
     double flops_per_parameter; /* 2: a multiplication and an addition */

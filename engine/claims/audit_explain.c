@@ -88,6 +88,18 @@ static bool all_windowed(struct audit_inputs *in, int index, char *text, size_t 
     return true;
 }
 
+static bool all_layers(struct audit_inputs *in, int index, char *text, size_t size)
+{
+    if (index > 0 || !in->has_shape)
+        return false;
+    int64_t states = shape_layers_of_kind(&in->shape, LAYER_STATE),
+            shared = shape_layers_of_kind(&in->shape, LAYER_SHARED);
+    in->all_keep = true;
+    snprintf(text, size, "K and V of all %" PRId64 " layers instead of the %" PRId64 " that keep them",
+             in->shape.layer_count, in->shape.layer_count - states - shared);
+    return true;
+}
+
 static bool latent_twice(struct audit_inputs *in, int index, char *text, size_t size)
 {
     if (index > 0 || !in->has_shape)
@@ -239,11 +251,11 @@ static bool other_batch(struct audit_inputs *in, int index, char *text, size_t s
 }
 
 static const struct change changes[] = {
-    {query_heads, false},   {one_tensor, false},   {other_type, false},  {no_window, false},
-    {all_windowed, false},  {latent_twice, false}, {experts, false},     {no_batch, false},
-    {last_position, false}, {tied_head, false},    {one_flop, false},    {one_time, false},
-    {other_lengths, false}, {other_context, true}, {other_layers, true}, {other_kv_heads, true},
-    {other_head_dim, true}, {other_batch, true},
+    {query_heads, false},   {one_tensor, false},    {other_type, false},   {no_window, false},
+    {all_windowed, false},  {latent_twice, false},  {all_layers, false},   {experts, false},
+    {no_batch, false},      {last_position, false}, {tied_head, false},    {one_flop, false},
+    {one_time, false},      {other_lengths, false}, {other_context, true}, {other_layers, true},
+    {other_kv_heads, true}, {other_head_dim, true}, {other_batch, true},
 };
 
 /* "1.25 GiB printed as GB", where the changed value fits only in another unit; false where it fits in none. */

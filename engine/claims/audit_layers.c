@@ -65,6 +65,14 @@ struct layer_shape audit_layer(const struct audit_inputs *in, int64_t index)
     const struct config *is = &in->config, *was = &in->published;
     /* More layers than the model has: as its first, for they are all alike. */
     struct layer_shape layer = in->shape.layers[index < in->shape.layer_count ? index : 0];
+    if (in->all_keep && layer.kind == LAYER_SHARED)
+        layer = in->shape.layers[layer.shares_with];
+    if (in->all_keep && layer.kind == LAYER_STATE) {
+        layer.kind = LAYER_FULL;
+        layer.query_heads = in->shape.query_heads;
+        layer.kv_heads = in->shape.kv_heads;
+        layer.k_dim = layer.v_dim = in->shape.head_dim;
+    }
     if (in->window_everywhere && layer.kind == LAYER_FULL) {
         layer.kind = LAYER_WINDOW;
         layer.window = is->sliding_window;
