@@ -110,8 +110,7 @@ bool vllm_pool(struct vllm_pool *pool, const struct scan *scan, const struct kv_
                                .conv_type = working_type(shape),
                                .state_type = working_type(shape),
                                .engine = ENGINE_VLLM,
-                               .block_size = scan->facts.block_size ? scan->facts.block_size
-                                                                    : profile_of(ENGINE_VLLM)->block_size,
+                               .block_size = vllm_block_size(scan),
                                .batch_tokens = batch_tokens};
     struct kv_way plain = *way;
     plain.query_heads = false; /* the copy has it */
@@ -131,4 +130,32 @@ uint64_t vllm_pool_tokens(const struct vllm_pool *pool, uint64_t blocks)
 uint64_t vllm_pool_token_bytes(const struct vllm_pool *pool)
 {
     return pool->block_tokens ? kv_times(pool->block_bytes, pool->groups) / pool->block_tokens : 0;
+}
+
+static int64_t ranks_of(const struct scan *scan)
+{
+    int64_t ranks = scan->options->ranks ? scan->options->ranks : scan->facts.ranks;
+    return ranks > 0 ? ranks : 1;
+}
+
+int64_t vllm_block_size(const struct scan *scan)
+{
+    return scan->facts.block_size ? scan->facts.block_size : profile_of(ENGINE_VLLM)->block_size;
+}
+
+bool vllm_way(const struct scan *scan, struct kv_way *way)
+{
+    const struct plan_type *type = kv_type_of(scan, scan->facts.cache_type);
+    const char *named = scan->facts.cache_type;
+    bool own = !scan->options->kv_type && (!named[0] || strcmp(named, "auto") == 0);
+    if (own && scan->options->shape->torch_dtype == DTYPE_F32) /* loaded in two bytes a value */
+        type = kv_type_of(scan, "bf16");
+    *way = (struct kv_way){.k = type, .v = type, .ranks = ranks_of(scan), .part = PART_ALL};
+    return type != NULL;
+}
+
+/* The layout of the cache, for numbers that no context matters to. */
+bool vllm_pool_now(struct vllm_pool *pool, const struct scan *scan, const struct kv_way *way)
+{
+    return vllm_pool(pool, scan, way, scan->facts.all_layers, 1, profile_of(ENGINE_VLLM)->batch_tokens);
 }

@@ -114,6 +114,27 @@ bool vllm_pool(struct vllm_pool *pool, const struct scan *scan, const struct kv_
 uint64_t vllm_pool_tokens(const struct vllm_pool *pool, uint64_t blocks); /* as vLLM prints its capacity */
 uint64_t vllm_pool_token_bytes(const struct vllm_pool *pool);             /* of a token of that capacity */
 
+/* As the log says so far: the block, the cache's type and ranks (false: the type is not known), and the pool, for
+   numbers that no context matters to. */
+int64_t vllm_block_size(const struct scan *scan);
+bool vllm_way(const struct scan *scan, struct kv_way *way);
+bool vllm_pool_now(struct vllm_pool *pool, const struct scan *scan, const struct kv_way *way);
+
+/* ---- readlog_count.c: vLLM's counts against the memory printed before ---------------------------------------------
+ */
+
+struct vllm_count {
+    uint64_t count; /* as reported */
+    bool of_tokens; /* else of blocks */
+    const struct printed *amount;
+    const struct byte_unit *unit;
+};
+/* Appends why there are more or fewer than the memory and the formula give. */
+void vllm_explain_count(const struct scan *scan, struct readlog_row *row, const struct vllm_count *check,
+                        const struct kv_way *way);
+/* Verdict, formula and reason of a capacity in blocks or tokens. */
+void vllm_check_count(struct scan *scan, struct readlog_row *row, const struct printed *printed, bool of_tokens);
+
 /* ---- readlog_kv.c again */
 
 /* The type of the cache: the user's, else the one of this name in the log, else the model's own. NULL where the log

@@ -59,183 +59,6 @@ static void take_facts(struct scan *scan, const char *text)
         facts->swap_bytes = (uint64_t)swap;
 }
 
-/* ---- the formula on one rank ------------------------------------------------------------------------------------- */
-
-static int64_t ranks_of(const struct scan *scan)
-{
-    int64_t ranks = scan->options->ranks ? scan->options->ranks : scan->facts.ranks;
-    return ranks > 0 ? ranks : 1;
-}
-
-static int64_t block_of(const struct scan *scan)
-{
-    return scan->facts.block_size ? scan->facts.block_size : profile_of(ENGINE_VLLM)->block_size;
-}
-
-static bool way_of(const struct scan *scan, struct kv_way *way)
-{
-    const struct plan_type *type = kv_type_of(scan, scan->facts.cache_type);
-    const char *named = scan->facts.cache_type;
-    bool own = !scan->options->kv_type && (!named[0] || strcmp(named, "auto") == 0);
-    if (own && scan->options->shape->torch_dtype == DTYPE_F32) /* loaded in two bytes a value */
-        type = kv_type_of(scan, "bf16");
-    *way = (struct kv_way){.k = type, .v = type, .ranks = ranks_of(scan), .part = PART_ALL};
-    return type != NULL;
-}
-
-/* The layout of the cache, for numbers that no context matters to. */
-static bool pool_of(struct vllm_pool *pool, const struct scan *scan, const struct kv_way *way)
-{
-    return vllm_pool(pool, scan, way, scan->facts.all_layers, 1, profile_of(ENGINE_VLLM)->batch_tokens);
-}
-
-/* Whole blocks in an amount that was printed to its last digit: between those of the least and the most it can be. */
-static bool blocks_in(const struct printed *amount, const struct byte_unit *unit, uint64_t block, uint64_t *least,
-                      uint64_t *middle, uint64_t *most)
-{
-    long double bytes = printed_value(amount) * (long double)unit->bytes, half = (long double)unit->bytes / 2;
-    for (int i = 0; i < amount->decimals; i++)
-        half /= 10;
-    if (block == 0 || bytes + half > 9e18L)
-        return false;
-    *least = bytes > half ? (uint64_t)(bytes - half) / block : 0;
-    *middle = (uint64_t)bytes / block;
-    *most = (uint64_t)(bytes + half) / block;
-    return true;
-}
-
-struct count_check {
-    uint64_t count; /* as reported */
-    bool of_tokens; /* else of blocks */
-    const struct printed *amount;
-    const struct byte_unit *unit;
-};
-
-/* What vLLM prints for so many blocks. */
-static uint64_t count_of(const struct count_check *check, const struct vllm_pool *pool, uint64_t blocks)
-{
-    return check->of_tokens ? vllm_pool_tokens(pool, blocks) : blocks;
-}
-
-/* `slack`: percent that may be missing, as where another rank has less memory. */
-static bool count_fits(const struct count_check *check, const struct vllm_pool *pool, int slack)
-{
-    uint64_t least, middle, most;
-    return blocks_in(check->amount, check->unit, pool->block_bytes, &least, &middle, &most) &&
-           check->count >= count_of(check, pool, least - least / 100 * (uint64_t)slack) &&
-           check->count <= count_of(check, pool, most);
-}
-
-static bool way_fits(const struct scan *scan, const struct count_check *check, const struct kv_way *way, int slack)
-{
-    struct vllm_pool pool;
-    return pool_of(&pool, scan, way) && count_fits(check, &pool, slack);
-}
-
-static bool fits_without_groups(const struct scan *scan, const struct count_check *check, const struct kv_way *way)
-{
-    struct vllm_pool pool;
-    return !scan->facts.all_layers && vllm_pool(&pool, scan, way, true, 1, 1) && count_fits(check, &pool, 0);
-}
-
-/* Why there are more or fewer blocks than the memory and the formula give. */
-static void explain_count(const struct scan *scan, struct readlog_row *row, const struct count_check *check,
-                          const struct kv_way *way)
-{
-    static const char *const types[] = {"f32", "f16", "fp8"};
-    const struct shape *shape = scan->options->shape;
-    struct error ignored;
-    struct kv_way other = *way;
-    if (fits_without_groups(scan, check, way)) {
-        row_reason(row, "as without groups of layers (hybrid KV cache manager off): all layers hold every token");
-        return;
-    }
-    other.query_heads = true;
-    if (way_fits(scan, check, &other, 0)) {
-        row_reason(row, "as if K and V had the %" PRId64 " query heads instead of %" PRId64 " KV heads",
-                   shape->query_heads, shape->kv_heads);
-        return;
-    }
-    for (size_t i = 0; i < 3; i++) {
-        other = *way;
-        if (plan_type_find(&other.k, types[i], "kv-dtype", true, &ignored) == STATUS_OK &&
-            (other.v = other.k) != way->v && way_fits(scan, check, &other, 0)) {
-            row_reason(row, "as a cache in %s", types[i]);
-            return;
-        }
-    }
-    for (int slack = 0; slack <= 3; slack += 3)
-        for (int64_t ranks = 1; ranks <= 64; ranks *= 2) {
-            other = *way;
-            other.ranks = ranks;
-            if (ranks == way->ranks || !way_fits(scan, check, &other, slack))
-                continue;
-            row_reason(row, "%s on one of %" PRId64 " ranks%s", slack ? "nearly as" : "as", ranks,
-                       ranks > shape->kv_heads ? ", which hold replicated KV heads" : "");
-            return;
-        }
-    row_reason(row, row->ratio < 1 ? "fewer: the rank with the least memory decides for all, or memory went elsewhere"
-                                   : "more than the memory holds by the formula");
-}
-
-static void say_blocks(struct readlog_row *row, const struct vllm_pool *pool)
-{
-    if (pool->groups == 1)
-        row_reason(row, "the memory printed before, over blocks of %" PRIu64 " tokens of %" PRIu64 " bytes",
-                   pool->block_tokens, vllm_pool_token_bytes(pool));
-    else
-        row_reason(row,
-                   "the memory printed before, over blocks of %" PRIu64 " tokens and %" PRIu64 " bytes; %" PRIu64
-                   " groups of layers share them",
-                   pool->block_tokens, pool->block_bytes, pool->groups);
-}
-
-/* Blocks or tokens against the memory that the log gave for them. */
-static void check_count(struct scan *scan, struct readlog_row *row, const struct printed *printed, bool of_tokens)
-{
-    const struct byte_unit *gib = byte_unit_find("GiB", 3);
-    struct count_check check = {printed->digits, of_tokens, &scan->facts.available, gib};
-    struct kv_way way;
-    struct vllm_pool pool;
-    uint64_t least, middle, most;
-    way_of(scan, &way);
-    if (!pool_of(&pool, scan, &way)) {
-        row_reason(row, "%s", pool.problem);
-        return;
-    }
-    if (of_tokens && !pool.block_tokens) {
-        row_reason(row, "a model of states alone has no tokens to count");
-        return;
-    }
-    uint64_t token = vllm_pool_token_bytes(&pool);
-    row->formula_bytes_per_token = token;
-    if (!scan->facts.has_available) {
-        uint64_t blocks = of_tokens ? kv_times(check.count / pool.block_tokens, pool.groups) : check.count;
-        uint64_t bytes = kv_times(pool.block_bytes, blocks);
-        if (bytes)
-            row_reason(row, "%.2Lf GiB by the formula, %" PRIu64 " bytes a token", (long double)bytes / (long double)GI,
-                       token);
-        return;
-    }
-    if (!blocks_in(&scan->facts.available, gib, pool.block_bytes, &least, &middle, &most))
-        return;
-    uint64_t formula = count_of(&check, &pool, middle);
-    row_formula(row, printed, (long double)formula);
-    row->verdict = check.count == formula         ? READLOG_EXACT
-                   : count_fits(&check, &pool, 0) ? READLOG_ROUNDED
-                                                  : READLOG_OFF;
-    long double tokens = (long double)check.count;
-    if (!of_tokens)
-        tokens = tokens * (long double)pool.block_tokens / (long double)pool.groups;
-    if (tokens > 0)
-        row->implied_bytes_per_token =
-            row->verdict == READLOG_OFF ? (uint64_t)(printed_value(&scan->facts.available) * (long double)GI / tokens)
-                                        : token;
-    if (row->verdict == READLOG_OFF)
-        explain_count(scan, row, &check, &way);
-    say_blocks(row, &pool);
-}
-
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
 
 static void available_row(struct scan *scan, const struct printed *printed, const struct byte_unit *unit)
@@ -248,8 +71,8 @@ static void available_row(struct scan *scan, const struct printed *printed, cons
     row_reason(row, "capacity, not use");
     scan->facts.has_available = unit->bytes == GI;
     scan->facts.available = *printed;
-    way_of(scan, &way);
-    if (!pool_of(&pool, scan, &way)) {
+    vllm_way(scan, &way);
+    if (!vllm_pool_now(&pool, scan, &way)) {
         row_reason(row, "%s", pool.problem);
         return;
     }
@@ -271,21 +94,21 @@ static void swap_row(struct scan *scan, const struct printed *cpu)
     struct kv_way way;
     struct vllm_pool pool;
     row_reported(row, cpu, "blocks");
-    way_of(scan, &way);
-    if (!pool_of(&pool, scan, &way)) {
+    vllm_way(scan, &way);
+    if (!vllm_pool_now(&pool, scan, &way)) {
         row_reason(row, "%s", pool.problem);
         return;
     }
     row_formula(row, cpu, (long double)(swap / pool.block_bytes));
     row->formula_bytes_per_token = vllm_pool_token_bytes(&pool);
     row->verdict = cpu->digits == swap / pool.block_bytes ? READLOG_EXACT : READLOG_OFF;
-    row->implied_bytes_per_token = swap / cpu->digits / (uint64_t)block_of(scan);
+    row->implied_bytes_per_token = swap / cpu->digits / (uint64_t)vllm_block_size(scan);
     if (row->verdict == READLOG_EXACT)
         row->implied_bytes_per_token = row->formula_bytes_per_token;
     else
-        explain_count(scan, row,
-                      &(struct count_check){cpu->digits, false, &(struct printed){swap, 0}, byte_unit_find("B", 1)},
-                      &way);
+        vllm_explain_count(scan, row,
+                           &(struct vllm_count){cpu->digits, false, &(struct printed){swap, 0}, byte_unit_find("B", 1)},
+                           &way);
     row_reason(row, "swap space of %.0Lf GiB a rank over a block", (long double)swap / (long double)GI);
 }
 
@@ -299,15 +122,15 @@ static void blocks_rows(struct scan *scan, const char *text, const struct printe
     scan->facts.all_layers = all_layers;
     row_reported(row, blocks, "blocks");
     row->verdict = READLOG_CAPACITY;
-    way_of(scan, &way);
-    bool known = pool_of(&pool, scan, &way);
+    vllm_way(scan, &way);
+    bool known = vllm_pool_now(&pool, scan, &way);
     scan->facts.tokens =
-        known ? vllm_pool_tokens(&pool, blocks->digits) : kv_times(blocks->digits, (uint64_t)block_of(scan));
+        known ? vllm_pool_tokens(&pool, blocks->digits) : kv_times(blocks->digits, (uint64_t)vllm_block_size(scan));
     if (known || all_layers)
         row_reason(row, "capacity, not use: %" PRIu64 " tokens", scan->facts.tokens);
     else
         row_reason(row, "capacity, not use");
-    check_count(scan, row, blocks, false);
+    vllm_check_count(scan, row, blocks, false);
     if (line_number(&cpu, text, "# CPU blocks:") && cpu.digits > 0 && cpu.decimals == 0)
         swap_row(scan, &cpu);
 }
@@ -321,7 +144,7 @@ static void tokens_row(struct scan *scan, const struct printed *tokens)
     scan->facts.all_layers = false;
     row_reason(row, "capacity, not use");
     if (tokens->decimals == 0 && tokens->digits > 0)
-        check_count(scan, row, tokens, true);
+        vllm_check_count(scan, row, tokens, true);
 }
 
 /* The blocks that a capacity was printed for: as many as that, and up to one less than another for each group. */
@@ -351,7 +174,7 @@ static void check_concurrency(struct scan *scan, struct readlog_row *row, const 
     int64_t batch = 0;
     uint64_t blocks = 0;
     struct error ignored;
-    if (!way_of(scan, &way) && plan_type_find(&way.k, "bf16", "kv-dtype", true, &ignored) == STATUS_OK)
+    if (!vllm_way(scan, &way) && plan_type_find(&way.k, "bf16", "kv-dtype", true, &ignored) == STATUS_OK)
         way.v = way.k; /* blocks of a request are the same in any type */
     for (int i = 0; fit == FIT_NONE && i < (scan->facts.batch_tokens ? 1 : 2); i++) {
         batch = batches[i];
@@ -455,8 +278,8 @@ static void usage_row(struct scan *scan, const struct printed *usage)
         row_reason(row, "the page does not say of how many blocks (vllm:cache_config_info)");
         return;
     }
-    way_of(scan, &way);
-    if (!pool_of(&pool, scan, &way)) {
+    vllm_way(scan, &way);
+    if (!vllm_pool_now(&pool, scan, &way)) {
         row_reason(row, "%s", pool.problem);
         return;
     }
