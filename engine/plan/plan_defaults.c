@@ -70,6 +70,7 @@ void plan_resolve(struct plan_request *request)
     if (!request->memory_ppm)
         request->memory_ppm = profile_memory_ppm(request->engine, request->ranks);
 }
+
 static int64_t least(int64_t a, int64_t b)
 {
     return a < b ? a : b;
