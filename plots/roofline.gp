@@ -48,7 +48,10 @@ do for [format in 'png svg'] {
              with linespoints lc rgb orange lw 1 dt (2,4) pt point(i) ps 1.7 title said(i, 'prefill'), \
          for [i = 1:words(all)] csv using (of_phase('decode', word(all, i), num('intensity_flop_per_byte'))):(num('tflops')) \
              with linespoints lc rgb blue lw 1 dt (2,4) pt point(i) - 1 ps 1.7 title said(i, 'decode, one step'), \
-         csv using (num('intensity_flop_per_byte')):(num('tflops')):(name_of(0)) with labels left offset 0.9, -0.5 font font.',11' notitle, \
+         csv using (strcol('phase') eq 'prefill' ? num('intensity_flop_per_byte') : NaN):(num('tflops')):(name_of(0)) \
+             with labels center offset 0, -1.2 font font.',11' notitle, \
+         csv using (strcol('phase') eq 'decode' ? num('intensity_flop_per_byte') : NaN):(num('tflops')):(name_of(0)) \
+             with labels left offset 1.2, 0.35 font font.',11' notitle, \
          same ? (x < published_matrix / published_read ? published_read * x : published_matrix) : 1e-9 \
              with lines lc rgb green lw 1 dt (2,4) notitle, \
          published using (num('tflops') / num('gbps') * 1e3):(same ? num('tflops') : 1e-9) with points ls 5 \

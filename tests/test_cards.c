@@ -1,6 +1,6 @@
 /* data/cards: every file reads, says where its numbers are from, and the one that the lessons used is exact. */
-#include "engine/plan/card.h"
 #include "engine/config.h"
+#include "engine/plan/card.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -57,19 +57,20 @@ static void fifos_are_refused(void **state)
 {
     (void)state;
     shell(0, "run kv --contexts 16 >/dev/null 2>\"$P/err\"");
-    shell(2,
-          "rm \"$P/out/kv.meta.json\" && mkfifo \"$P/out/kv.meta.json\" && timeout 60 $KVLAB_RUNNER \"$KVLAB\" run kv "
-          "--model \"$P/tiny\" --device cpu --out \"$P/out\" --resume 2>\"$P/err\"");
+    shell(2, "rm \"$P/out/kv.meta.json\" && mkfifo \"$P/out/kv.meta.json\" && timeout -s KILL 60 $KVLAB_RUNNER "
+             "\"$KVLAB\" run kv "
+             "--model \"$P/tiny\" --device cpu --out \"$P/out\" --resume 2>\"$P/err\"");
     shell(0, "grep -q 'regular file\\|kv.meta.json' \"$P/err\"");
-    shell(2, "rm \"$P\"/out/kv.*; mkfifo \"$P/out/kv.csv\" && timeout 60 $KVLAB_RUNNER \"$KVLAB\" run kv --model "
-             "\"$P/tiny\" --device cpu --out \"$P/out\" 2>\"$P/err\"");
+    shell(2,
+          "rm \"$P\"/out/kv.*; mkfifo \"$P/out/kv.csv\" && timeout -s KILL 60 $KVLAB_RUNNER \"$KVLAB\" run kv --model "
+          "\"$P/tiny\" --device cpu --out \"$P/out\" 2>\"$P/err\"");
     shell(0, "rm -r \"$P/out\"; mkdir \"$P/shards\"; cp \"$P/tiny/config.json\" \"$P/shards\"; mkfifo "
              "\"$P/shards/model.safetensors.index.json\"");
-    shell(
-        2,
-        "timeout 60 $KVLAB_RUNNER \"$KVLAB\" run kv --model \"$P/shards\" --device cpu --out \"$P/out\" 2>\"$P/err\"");
+    shell(2, "timeout -s KILL 60 $KVLAB_RUNNER \"$KVLAB\" run kv --model \"$P/shards\" --device cpu --out \"$P/out\" "
+             "2>\"$P/err\"");
     shell(0, "grep -q 'index.json: not a regular file' \"$P/err\"");
-    shell(2, "rm \"$P/tiny/config.json\"; mkfifo \"$P/tiny/config.json\"; timeout 60 $KVLAB_RUNNER \"$KVLAB\" run kv "
+    shell(2, "rm \"$P/tiny/config.json\"; mkfifo \"$P/tiny/config.json\"; timeout -s KILL 60 $KVLAB_RUNNER \"$KVLAB\" "
+             "run kv "
              "--model \"$P/tiny\" --device cpu --out \"$P/out\" 2>\"$P/err\"");
     shell(0, "grep -q 'no config.json' \"$P/err\"");
 }

@@ -146,7 +146,7 @@ static void print_byte_units(const struct results *results)
     for (size_t i = 0; i < results->column_count; i++) {
         const char *cell = results->rows[results->row_count - 1][i];
         char text[64];
-        if (!is_bytes(results->columns[i]) || !cell || cell[0] == '-')
+        if (!is_bytes(results->columns[i]) || !cell || cell[0] == '-' || strcmp(cell, "0") == 0)
             continue;
         printf("%s%s %s", before, results->columns[i]->name, bytes_text(text, sizeof text, strtoull(cell, NULL, 10)));
         before = ", ";
