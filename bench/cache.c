@@ -92,7 +92,7 @@ static enum status generate_once(struct subject *subject, bool use_cache, int ne
 static enum status timed_run(struct subject *subject, struct way *way, bool use_cache, int new_tokens, int repetition,
                              struct error *error)
 {
-    struct generate_result result;
+    struct generate_result result = {0};
     if (generate_once(subject, use_cache, new_tokens, way->tokens, &result, error) != STATUS_OK)
         return error->status;
     uint64_t checksum = bench_checksum(way->tokens, (size_t)new_tokens * sizeof *way->tokens);

@@ -99,9 +99,10 @@ static void swap_row(struct scan *scan, const struct printed *cpu)
         row_reason(row, "%s", pool.problem);
         return;
     }
-    row_formula(row, cpu, (long double)(swap / pool.block_bytes));
+    uint64_t blocks = swap / pool.block_bytes;
+    row_formula(row, cpu, (long double)blocks);
     row->formula_bytes_per_token = vllm_pool_token_bytes(&pool);
-    row->verdict = cpu->digits == swap / pool.block_bytes ? READLOG_EXACT : READLOG_OFF;
+    row->verdict = cpu->digits == blocks ? READLOG_EXACT : READLOG_OFF;
     row->implied_bytes_per_token = swap / cpu->digits / (uint64_t)vllm_block_size(scan);
     if (row->verdict == READLOG_EXACT)
         row->implied_bytes_per_token = row->formula_bytes_per_token;
