@@ -192,23 +192,22 @@ static enum status check(const struct results *results, struct error *error)
     return STATUS_OK;
 }
 
+static void predict_nth(const struct bench *bench, struct results *results, const void *contexts, size_t i)
+{
+    int64_t context = ((const struct int_list *)contexts)->values[i / MOMENTS];
+    set_prediction(bench, results, (enum moment)(i % MOMENTS), context);
+}
+
 static enum status run(struct bench *bench, struct error *error)
 {
     struct results *results;
     const struct int_list *contexts = bench_contexts(bench, "4096", "64");
     if (results_open(&results, bench, &tables[0], error) != STATUS_OK)
         return error->status;
-    if (!bench->options.dry_run) {
-        enum status status = measure_all(bench, results, contexts, error);
-        return status == STATUS_OK ? check(results, error) : status;
-    }
-    for (size_t i = 0; i < contexts->count; i++)
-        for (int moment = START; moment < MOMENTS; moment++) {
-            set_prediction(bench, results, (enum moment)moment, contexts->values[i]);
-            if (results_end_row(results, error) != STATUS_OK)
-                return error->status;
-        }
-    return STATUS_OK;
+    if (bench->options.dry_run)
+        return bench_predict_rows(bench, results, predict_nth, contexts, MOMENTS * contexts->count, error);
+    enum status status = measure_all(bench, results, contexts, error);
+    return status == STATUS_OK ? check(results, error) : status;
 }
 
 const struct experiment anatomy_experiment = {

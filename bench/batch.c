@@ -342,6 +342,11 @@ static enum status measure(struct bench *bench, struct results *results, struct 
     return status;
 }
 
+static void predict_nth(const struct bench *bench, struct results *results, const void *points, size_t i)
+{
+    predict(bench, results, &((const struct points *)points)->list[i]);
+}
+
 static enum status run(struct bench *bench, struct error *error)
 {
     struct results *results;
@@ -352,11 +357,9 @@ static enum status run(struct bench *bench, struct error *error)
     if (results_open(&results, bench, &tables[MAIN], error) != STATUS_OK)
         return error->status;
     enum status status = points_init(&points, results, batches, contexts, error);
-    for (size_t i = 0; i < points.count && status == STATUS_OK && bench->options.dry_run; i++) {
-        predict(bench, results, &points.list[i]);
-        status = results_end_row(results, error);
-    }
-    if (status == STATUS_OK && !bench->options.dry_run) {
+    if (status == STATUS_OK && bench->options.dry_run) {
+        status = bench_predict_rows(bench, results, predict_nth, &points, points.count, error);
+    } else if (status == STATUS_OK) {
         if (!all_measured(&points))
             status = measure(bench, results, &points, error);
         if (status == STATUS_OK)

@@ -272,20 +272,19 @@ static enum status check(const struct results *results, struct error *error)
     return STATUS_OK;
 }
 
+static void predict_nth(const struct bench *bench, struct results *results, const void *new_tokens, size_t i)
+{
+    predict(bench, results, ((const struct int_list *)new_tokens)->values[i]);
+}
+
 static enum status run(struct bench *bench, struct error *error)
 {
     struct results *results;
     const struct int_list *new_tokens = bench_new_tokens(bench, "64-512*2", "8,16");
     if (results_open(&results, bench, &tables[0], error) != STATUS_OK)
         return error->status;
-    if (bench->options.dry_run) {
-        for (size_t i = 0; i < new_tokens->count; i++) {
-            predict(bench, results, new_tokens->values[i]);
-            if (results_end_row(results, error) != STATUS_OK)
-                return error->status;
-        }
-        return STATUS_OK;
-    }
+    if (bench->options.dry_run)
+        return bench_predict_rows(bench, results, predict_nth, new_tokens, new_tokens->count, error);
     if (measure_all(bench, results, new_tokens, error) != STATUS_OK)
         return error->status;
     return check(results, error);

@@ -90,20 +90,19 @@ static enum status measure_all(struct bench *bench, struct results *results, con
     return status;
 }
 
+static void predict_nth(const struct bench *bench, struct results *results, const void *contexts, size_t i)
+{
+    predict(bench, results, ((const struct int_list *)contexts)->values[i]);
+}
+
 static enum status run(struct bench *bench, struct error *error)
 {
     struct results *results;
     const struct int_list *contexts = bench_contexts(bench, "512,2048", "16,64");
     if (results_open(&results, bench, &tables[0], error) != STATUS_OK)
         return error->status;
-    if (bench->options.dry_run) {
-        for (size_t i = 0; i < contexts->count; i++) {
-            predict(bench, results, contexts->values[i]);
-            if (results_end_row(results, error) != STATUS_OK)
-                return error->status;
-        }
-        return STATUS_OK;
-    }
+    if (bench->options.dry_run)
+        return bench_predict_rows(bench, results, predict_nth, contexts, contexts->count, error);
     if (measure_all(bench, results, contexts, error) != STATUS_OK)
         return error->status;
     return prefilled_check_rows(results, "prompt_tokens", error);

@@ -118,20 +118,19 @@ static enum status check(const struct results *results, struct error *error)
     return STATUS_OK;
 }
 
+static void predict_nth(const struct bench *bench, struct results *results, const void *contexts, size_t i)
+{
+    predict(bench, results, ((const struct int_list *)contexts)->values[i / 2], both[i % 2]);
+}
+
 static enum status run(struct bench *bench, struct error *error)
 {
     struct results *results;
     const struct int_list *contexts = bench_contexts(bench, "2048,8192", "16,64");
     if (results_open(&results, bench, &tables[0], error) != STATUS_OK)
         return error->status;
-    if (bench->options.dry_run) {
-        for (size_t i = 0; i < 2 * contexts->count; i++) {
-            predict(bench, results, contexts->values[i / 2], both[i % 2]);
-            if (results_end_row(results, error) != STATUS_OK)
-                return error->status;
-        }
-        return STATUS_OK;
-    }
+    if (bench->options.dry_run)
+        return bench_predict_rows(bench, results, predict_nth, contexts, 2 * contexts->count, error);
     if (measure_all(bench, results, contexts, error) != STATUS_OK)
         return error->status;
     return check(results, error);

@@ -291,6 +291,11 @@ static enum status check(const struct results *results, struct error *error)
     return STATUS_OK;
 }
 
+static void predict_nth(const struct bench *bench, struct results *results, const void *lengths, size_t i)
+{
+    predict(bench, results, &((const struct lengths *)lengths)->list[i]);
+}
+
 static enum status run(struct bench *bench, struct error *error)
 {
     struct results *results;
@@ -302,12 +307,10 @@ static enum status run(struct bench *bench, struct error *error)
     if (results_open(&results, bench, &tables[0], error) != STATUS_OK)
         return error->status;
     enum status status = lengths_init(&lengths, bench, results, prompts, tokens, (size_t)n, error);
-    if (status == STATUS_OK && !bench->options.dry_run)
+    if (status == STATUS_OK && bench->options.dry_run)
+        status = bench_predict_rows(bench, results, predict_nth, &lengths, lengths.count, error);
+    else if (status == STATUS_OK)
         status = measure_all(bench, results, &lengths, n, error);
-    for (size_t i = 0; i < lengths.count && status == STATUS_OK && bench->options.dry_run; i++) {
-        predict(bench, results, &lengths.list[i]);
-        status = results_end_row(results, error);
-    }
     lengths_free(&lengths);
     return status == STATUS_OK && !bench->options.dry_run ? check(results, error) : status;
 }

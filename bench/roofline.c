@@ -282,6 +282,13 @@ static int points_init(struct roofline *roofline, const struct results *results,
     return roofline->points ? missing : -1;
 }
 
+static void predict_nth(const struct bench *bench, struct results *results, const void *of, size_t i)
+{
+    const struct roofline *roofline = of;
+    (void)bench;
+    predict(roofline, results, &roofline->points[i]);
+}
+
 static enum status run(struct bench *bench, struct error *error)
 {
     struct results *results;
@@ -294,11 +301,9 @@ static enum status run(struct bench *bench, struct error *error)
         return error->status;
     int missing = points_init(&roofline, results, prompts, batches);
     enum status status = missing < 0 ? error_set(error, STATUS_DEVICE, "roofline: out of host memory") : STATUS_OK;
-    for (size_t i = 0; i < roofline.count && status == STATUS_OK && bench->options.dry_run; i++) {
-        predict(&roofline, results, &roofline.points[i]);
-        status = results_end_row(results, error);
-    }
-    if (status == STATUS_OK && missing > 0 && !bench->options.dry_run)
+    if (status == STATUS_OK && bench->options.dry_run)
+        status = bench_predict_rows(bench, results, predict_nth, &roofline, roofline.count, error);
+    else if (status == STATUS_OK && missing > 0)
         status = measure(&roofline, results, error);
     for (size_t i = 0; i < roofline.count; i++)
         free(roofline.points[i].ms);

@@ -162,20 +162,19 @@ static enum status fit_all(struct bench *bench, const struct results *results, s
                     : STATUS_OK;
 }
 
+static void predict_nth(const struct bench *bench, struct results *results, const void *contexts, size_t i)
+{
+    predict(bench, results, ((const struct int_list *)contexts)->values[i]);
+}
+
 static enum status run(struct bench *bench, struct error *error)
 {
     struct results *results;
     const struct int_list *contexts = bench_contexts(bench, "512-8192*2", "64-512*2");
     if (results_open(&results, bench, &tables[MAIN], error) != STATUS_OK)
         return error->status;
-    if (bench->options.dry_run) {
-        for (size_t i = 0; i < contexts->count; i++) {
-            predict(bench, results, contexts->values[i]);
-            if (results_end_row(results, error) != STATUS_OK)
-                return error->status;
-        }
-        return STATUS_OK;
-    }
+    if (bench->options.dry_run)
+        return bench_predict_rows(bench, results, predict_nth, contexts, contexts->count, error);
     if (measure_all(bench, results, contexts, error) != STATUS_OK)
         return error->status;
     return fit_all(bench, results, error);

@@ -362,6 +362,12 @@ static enum status measure_all(struct bench *bench, struct results *results, con
     return status;
 }
 
+static void predict_nth(const struct bench *bench, struct results *results, const void *of, size_t i)
+{
+    const struct int_list *const *grid = of; /* contexts, batches */
+    predict(bench, results, grid[0]->values[i % grid[0]->count], grid[1]->values[i / grid[0]->count]);
+}
+
 static enum status run(struct bench *bench, struct error *error)
 {
     struct results *results;
@@ -373,15 +379,10 @@ static enum status run(struct bench *bench, struct error *error)
                          int_list_max(batches), room(contexts), FORMULA_MAX_TOKENS);
     if (results_open(&results, bench, &tables[MAIN], error) != STATUS_OK)
         return error->status;
-    if (!bench->options.dry_run)
-        return measure_all(bench, results, contexts, batches, error);
-    for (size_t b = 0; b < batches->count; b++)
-        for (size_t c = 0; c < contexts->count; c++) {
-            predict(bench, results, contexts->values[c], batches->values[b]);
-            if (results_end_row(results, error) != STATUS_OK)
-                return error->status;
-        }
-    return STATUS_OK;
+    const struct int_list *const grid[] = {contexts, batches};
+    if (bench->options.dry_run)
+        return bench_predict_rows(bench, results, predict_nth, grid, batches->count * contexts->count, error);
+    return measure_all(bench, results, contexts, batches, error);
 }
 
 const struct experiment tpot_experiment = {

@@ -56,6 +56,11 @@ const struct int_list *bench_batches(struct bench *bench, const char *defaults, 
 const struct int_list *bench_new_tokens(struct bench *bench, const char *defaults, const char *quick);
 int bench_reps(const struct bench *bench, int defaults, int quick);
 
+/* What --dry-run prints: `count` rows, the columns known beforehand set by `predict` from the i-th setting of `of`. */
+typedef void predict_row(const struct bench *bench, struct results *results, const void *of, size_t i);
+enum status bench_predict_rows(const struct bench *bench, struct results *results, predict_row *predict, const void *of,
+                               size_t count, struct error *error);
+
 /* What a run will hold at its largest, beside weights and workspace. */
 struct bench_need {
     uint64_t kv_bytes, logits_bytes;

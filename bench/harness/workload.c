@@ -116,3 +116,14 @@ uint64_t bench_checksum(const void *data, size_t bytes)
         hash = (hash ^ ((const unsigned char *)data)[i]) * UINT64_C(0x100000001b3);
     return hash;
 }
+
+enum status bench_predict_rows(const struct bench *bench, struct results *results, predict_row *predict, const void *of,
+                               size_t count, struct error *error)
+{
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < count && !status; i++) {
+        predict(bench, results, of, i);
+        status = results_end_row(results, error);
+    }
+    return status;
+}
