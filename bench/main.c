@@ -56,7 +56,7 @@ static int command_run(int argc, char **argv)
             "`kvlab run NAME --help` what it writes and which of --contexts, --batch, --new-tokens and --reps it has."
             "\n\noptions:\n",
             known);
-        options_print_help(USES_ALL);
+        options_print_help(USES_ALL, NULL);
         return 0;
     }
     const struct experiment *experiment = argc > 0 ? experiment_find(argv[0]) : NULL;

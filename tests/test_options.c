@@ -125,7 +125,7 @@ static void bytes(void **state)
 static enum status parse(struct options *options, struct error *error, int argc, char **argv)
 {
     *error = (struct error){0};
-    return options_parse(options, argc, argv, error);
+    return options_parse(options, NULL, argc, argv, error);
 }
 #define PARSE(options, error, ...) parse(options, error, (int)COUNT(((char *[]){__VA_ARGS__})), (char *[]){__VA_ARGS__})
 
@@ -134,7 +134,7 @@ static void defaults(void **state)
     (void)state;
     struct options options;
     struct error error = {0};
-    assert_int_equal(options_parse(&options, 0, NULL, &error), STATUS_OK);
+    assert_int_equal(options_parse(&options, NULL, 0, NULL, &error), STATUS_OK);
     assert_null(options.model);
     assert_string_equal(options.out, "results");
     assert_string_equal(options.device, "auto");
@@ -208,7 +208,7 @@ static void bad_options(void **state)
         struct options options;
         struct error error = {0};
         char *argv[] = {"--contexts", "1,2", bad[i][0], bad[i][1]};
-        if (options_parse(&options, bad[i][1] ? 4 : 3, argv, &error) != STATUS_INPUT)
+        if (options_parse(&options, NULL, bad[i][1] ? 4 : 3, argv, &error) != STATUS_INPUT)
             fail_msg("%s %s was taken", bad[i][0], bad[i][1] ? bad[i][1] : "");
         assert_true(strlen(error.message) > 10);
         assert_null(strchr(error.message, '\n'));
@@ -247,6 +247,46 @@ static void options_that_have_no_effect(void **state)
     }
 }
 
+/* An experiment's own options: parsed beside the common ones, refused elsewhere, told apart by their text. */
+static void options_of_one_experiment(void **state)
+{
+    (void)state;
+    static const char *const choices[] = {"fast", "slow", NULL};
+    struct own {
+        bool timeline;
+        const char *draft;
+        int slots, speed;
+        struct int_list windows;
+    } values = {0};
+    const struct option_row rows[] = {
+        {"timeline", NULL, OPTION_FLAG, offsetof(struct own, timeline), .help = "t"},
+        {"draft", "NAME", OPTION_TEXT, offsetof(struct own, draft), .help = "d"},
+        {"slots", "N", OPTION_INT, offsetof(struct own, slots), .minimum = 1, .maximum = 9, .help = "s"},
+        {"speed", "HOW", OPTION_CHOICE, offsetof(struct own, speed), .choices = choices, .help = "h"},
+        {"windows", "LIST", OPTION_LIST, offsetof(struct own, windows), .minimum = 1, .maximum = 99, .help = "w"},
+        {0},
+    };
+    const struct option_set own = {rows, &values};
+    struct options options;
+    struct error error = {0};
+    char *argv[] = {"--slots", "3", "--model=m", "--windows", "4,8", "--timeline", "--speed", "slow"}, text[256];
+    assert_int_equal(options_parse(&options, &own, (int)COUNT(argv), argv, &error), STATUS_OK);
+    assert_string_equal(options.model, "m");
+    assert_true(values.timeline && values.slots == 3 && values.speed == 1);
+    assert_int_equal(values.windows.count, 2);
+    option_set_text(&own, text, sizeof text);
+    assert_string_equal(text, "timeline=true draft= slots=3 speed=slow");
+    options_free(&options);
+    option_set_free(&own);
+    assert_null(values.windows.values);
+
+    char *outside[] = {"--slots", "10"};
+    assert_int_equal(options_parse(&options, &own, 2, outside, &error), STATUS_INPUT);
+    assert_non_null(strstr(error.message, "--slots"));
+    assert_int_equal(options_parse(&options, NULL, 2, argv, &error), STATUS_INPUT);
+    assert_non_null(strstr(error.message, "unknown option --slots"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -259,6 +299,7 @@ int main(void)
         cmocka_unit_test(bad_options),
         cmocka_unit_test(short_for_more_than_one),
         cmocka_unit_test(options_that_have_no_effect),
+        cmocka_unit_test(options_of_one_experiment),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
 /* An experiment from its options to the exit status. */
+#include "bench/harness/option_table.h"
 #include "bench/harness/output.h"
 #include "bench/harness/session.h"
 
@@ -87,7 +88,7 @@ int bench_main(const struct experiment *experiment, int argc, char **argv)
 {
     struct bench bench = {.experiment = experiment, .argc = argc, .argv = argv};
     struct error error = {0};
-    enum status status = options_parse(&bench.options, argc, argv, &error);
+    enum status status = options_parse(&bench.options, experiment->own, argc, argv, &error);
     if (!status && bench.options.help)
         describe_experiment(experiment);
     else if (!status && bench.options.explain)
@@ -104,6 +105,8 @@ int bench_main(const struct experiment *experiment, int argc, char **argv)
     meta_free(&bench);
     session_close_device(&bench);
     options_free(&bench.options);
+    if (experiment->own)
+        option_set_free(experiment->own);
     if (status)
         session_fail(&error);
     if (status == STATUS_INTERRUPTED) {

@@ -15,12 +15,15 @@
 struct bench;
 
 struct experiment {
-    const char *name;           /* everywhere: bench/slope.c, results/slope.csv, kvlab run slope */
-    const char *summary;        /* one line for `kvlab list` */
-    bool needs_device;          /* false: arithmetic only, no device is opened */
-    const char *default_model;  /* on the CPU; "" if the experiment is about all models */
-    uint64_t default_budget;    /* unless --budget gives one; 0: what the device has free */
-    unsigned uses;              /* USES_*: options that not every experiment has; others are refused */
+    const char *name;          /* everywhere: bench/slope.c, results/slope.csv, kvlab run slope */
+    const char *summary;       /* one line for `kvlab list` */
+    bool needs_device;         /* false: arithmetic only, no device is opened */
+    const char *default_model; /* on the CPU; "" if the experiment is about all models */
+    uint64_t default_budget;   /* unless --budget gives one; 0: what the device has free */
+    unsigned uses;             /* USES_*: options that not every experiment has; others are refused */
+    /* Options of this experiment alone, with the driver's struct that they fill in, zeroed before (NULL: none). Values
+       that are no lists must be the same for --resume; a list's values are expected to be keys of the rows. */
+    const struct option_set *own;
     const struct table *tables; /* what it writes, for --explain and SCHEMA tests */
     size_t table_count;
     enum status (*run)(struct bench *bench, struct error *error);

@@ -8,7 +8,7 @@ void describe_experiment(const struct experiment *experiment)
 {
     printf("kvlab run %s: %s\n\nusage: kvlab run %s [options]\n\noptions:\n", experiment->name, experiment->summary,
            experiment->name);
-    options_print_help(experiment->uses);
+    options_print_help(experiment->uses, experiment->own);
     for (size_t t = 0; t < experiment->table_count; t++) {
         const struct table *table = &experiment->tables[t];
         printf("\nwrites %s%s.csv:\n  ", experiment->name, table->suffix);

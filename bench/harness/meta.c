@@ -1,4 +1,5 @@
 /* <name>.meta.json: what a CSV was made with, so that a number can be trusted, compared and made again. */
+#include "bench/harness/option_table.h"
 #include "bench/harness/output.h"
 #include "bench/version.h"
 #include "engine/json_input.h"
@@ -21,7 +22,7 @@ enum { MAX_META_BYTES = 1 << 20 };
 /* The settings that rows must share to stand in one table. */
 static const char *const settings[] = {"kvlab",   "model",    "config_hash", "weights",     "weights_hash",
                                        "dtype",   "kv_dtype", "seed",        "device_kind", "device",
-                                       "threads", "quick",    "reps",        "budget"};
+                                       "threads", "quick",    "reps",        "budget",      "own_options"};
 
 static void set(json_t *object, const char *key, json_t *value)
 {
@@ -154,6 +155,11 @@ enum status meta_open(struct bench *bench, struct error *error)
     set(facts, "quick", json_boolean(bench->options.quick));
     set(facts, "reps", json_integer(bench->options.reps));                       /* 0: the experiment's own */
     set(facts, "budget", json_integer((json_int_t)bench->options.budget_bytes)); /* 0: what the device has free */
+    if (bench->experiment->own) {
+        char text[8192];
+        option_set_text(bench->experiment->own, text, sizeof text);
+        set(facts, "own_options", json_string(text));
+    }
     add_machine(facts);
     if (bench->device)
         add_device(facts, bench);

@@ -1,13 +1,15 @@
 #include "bench/harness/option_table.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <getopt.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_ROWS = 64 };
+enum { MAX_ROWS = 64, FIRST_FOUND = 256 /* what getopt_long() returns for the first row, past every character */ };
 
 const char *const dtype_choices[] = {"f32", "f16", "bf16", NULL};
 
@@ -91,15 +93,38 @@ static enum status set_field(const struct option_row *row, char *target, const c
     return status;
 }
 
+/* All rows of all sets, in order. */
+struct known {
+    const struct option_row *rows[MAX_ROWS];
+    void *targets[MAX_ROWS];
+    struct option words[MAX_ROWS + 1]; /* getopt_long()'s form */
+    int count;
+};
+
+static void collect(struct known *known, const struct option_set *sets, size_t count)
+{
+    *known = (struct known){0};
+    for (size_t s = 0; s < count; s++)
+        for (const struct option_row *row = sets[s].rows; row && row->name; row++) {
+            assert(known->count < MAX_ROWS);
+            known->rows[known->count] = row;
+            known->targets[known->count] = sets[s].target;
+            known->words[known->count] =
+                (struct option){row->name, row->kind == OPTION_FLAG ? no_argument : required_argument, NULL,
+                                known->count + FIRST_FOUND};
+            known->count++;
+        }
+}
+
 /* getopt_long() does not say why it took none: the word may be short for several. Their names, or "" where there are
    fewer than two. */
-static const char *meant_by(const struct option_row *rows, const char *word, char *names, size_t size)
+static const char *meant_by(const struct known *known, const char *word, char *names, size_t size)
 {
     size_t length = strcspn(word, "="), found = 0, used = 0;
     names[0] = 0;
-    for (const struct option_row *row = rows; row->name; row++)
-        if (length > 2 && strncmp(word, "--", 2) == 0 && strncmp(row->name, word + 2, length - 2) == 0) {
-            used += (size_t)snprintf(names + used, size - used, "%s--%s", found++ ? ", " : "", row->name);
+    for (int i = 0; i < known->count; i++)
+        if (length > 2 && strncmp(word, "--", 2) == 0 && strncmp(known->rows[i]->name, word + 2, length - 2) == 0) {
+            used += (size_t)snprintf(names + used, size - used, "%s--%s", found++ ? ", " : "", known->rows[i]->name);
             if (used >= size)
                 break;
         }
@@ -108,22 +133,19 @@ static const char *meant_by(const struct option_row *rows, const char *word, cha
     return names;
 }
 
-static enum status unknown_option(const struct option_row *rows, const char *word, struct error *error)
+static enum status unknown_option(const struct known *known, const char *word, struct error *error)
 {
     char names[256];
-    if (meant_by(rows, word, names, sizeof names)[0])
+    if (meant_by(known, word, names, sizeof names)[0])
         return error_set(error, STATUS_INPUT, "%s is short for more than one option: %s", word, names);
     return error_set(error, STATUS_INPUT, "unknown option %s; --help lists the options", word);
 }
 
 /* getopt_long() wants a program name first and may reorder: it works on a copy. */
-enum status option_table_parse(const struct option_row *rows, void *target, int argc, char **argv, struct error *error)
+enum status option_sets_parse(const struct option_set *sets, size_t count, int argc, char **argv, struct error *error)
 {
-    struct option known[MAX_ROWS + 1] = {0};
-    for (int i = 0; rows[i].name && i < MAX_ROWS; i++)
-        known[i] =
-            (struct option){rows[i].name, rows[i].kind == OPTION_FLAG ? no_argument : required_argument, NULL, i + 256};
-
+    struct known known;
+    collect(&known, sets, count);
     char **words = calloc((size_t)argc + 2, sizeof *words);
     if (!words)
         return error_set(error, STATUS_DEVICE, "out of memory for the command line");
@@ -135,24 +157,77 @@ enum status option_table_parse(const struct option_row *rows, void *target, int 
     opterr = 0; /* our own messages */
     optind = 0; /* glibc: start afresh */
     while (!status) {
-        int found = getopt_long(argc + 1, words, ":", known, NULL);
+        int found = getopt_long(argc + 1, words, ":", known.words, NULL);
         if (found == -1)
             break;
         if (found == ':')
             status = error_set(error, STATUS_INPUT, "%s needs a value; --help shows which", words[optind - 1]);
-        else if (found == '?' && optopt >= 256)
-            status = error_set(error, STATUS_INPUT, "--%s takes no value", rows[optopt - 256].name);
+        else if (found == '?' && optopt >= FIRST_FOUND)
+            status = error_set(error, STATUS_INPUT, "--%s takes no value", known.rows[optopt - FIRST_FOUND]->name);
         else if (found == '?' && optopt)
             status = error_set(error, STATUS_INPUT, "unknown option -%c; --help lists the options", optopt);
         else if (found == '?')
-            status = unknown_option(rows, words[optind - 1], error);
+            status = unknown_option(&known, words[optind - 1], error);
         else
-            status = set_field(&rows[found - 256], target, optarg, error);
+            status = set_field(known.rows[found - FIRST_FOUND], known.targets[found - FIRST_FOUND], optarg, error);
     }
     if (!status && optind < argc + 1)
         status = error_set(error, STATUS_INPUT, "unexpected word \"%s\"; --help lists the options", words[optind]);
     free(words);
     return status;
+}
+
+enum status option_table_parse(const struct option_row *rows, void *target, int argc, char **argv, struct error *error)
+{
+    return option_sets_parse(&(struct option_set){rows, target}, 1, argc, argv, error);
+}
+
+void option_set_free(const struct option_set *set)
+{
+    for (const struct option_row *row = set->rows; row && row->name; row++)
+        if (row->kind == OPTION_LIST)
+            int_list_free((struct int_list *)(void *)((char *)set->target + row->offset));
+}
+
+static void field_text(const struct option_row *row, const char *target, char *text, size_t size)
+{
+    const void *field = target + row->offset;
+    switch (row->kind) {
+    case OPTION_FLAG:
+        snprintf(text, size, "%s", *(const bool *)field ? "true" : "false");
+        break;
+    case OPTION_TEXT:
+        snprintf(text, size, "%s", *(const char *const *)field ? *(const char *const *)field : "");
+        break;
+    case OPTION_INT:
+        snprintf(text, size, "%d", *(const int *)field);
+        break;
+    case OPTION_REAL:
+        snprintf(text, size, "%.9g", (double)*(const float *)field);
+        break;
+    case OPTION_SEED:
+    case OPTION_BYTES:
+        snprintf(text, size, "%" PRIu64, *(const uint64_t *)field);
+        break;
+    case OPTION_CHOICE:
+        snprintf(text, size, "%s", row->choices[*(const int *)field]);
+        break;
+    case OPTION_LIST:
+        break;
+    }
+}
+
+void option_set_text(const struct option_set *set, char *text, size_t size)
+{
+    size_t used = 0;
+    text[0] = 0;
+    for (const struct option_row *row = set->rows; row->name && used < size; row++) {
+        char value[4096];
+        if (row->kind == OPTION_LIST)
+            continue;
+        field_text(row, set->target, value, sizeof value);
+        used += (size_t)snprintf(text + used, size - used, "%s%s=%s", used ? " " : "", row->name, value);
+    }
 }
 
 void option_table_help(const struct option_row *rows)

@@ -28,8 +28,20 @@ struct option_row {
     unsigned use; /* options.c: USES_*, or 0 where every experiment has it */
 };
 
-/* Fills in `target` from options only (no command word, no other words). Status 2 names the option and the value. */
+/* A table and the struct that its rows fill in. */
+struct option_set {
+    const struct option_row *rows;
+    void *target;
+};
+
+/* Fills in the targets from options only (no command word, no other words); of rows with one name the first set's
+   counts. Status 2 names the option and the value. */
+enum status option_sets_parse(const struct option_set *sets, size_t count, int argc, char **argv, struct error *error);
 enum status option_table_parse(const struct option_row *rows, void *target, int argc, char **argv, struct error *error);
+/* Frees and empties the lists among the fields. */
+void option_set_free(const struct option_set *set);
+/* The fields as text, "slots=8 timeline=true", lists left out: two runs with the same text have the same settings. */
+void option_set_text(const struct option_set *set, char *text, size_t size);
 void option_table_help(const struct option_row *rows); /* on stdout */
 
 /* Whole numbers in plain decimal, nothing before or after them. */

@@ -49,10 +49,12 @@ static const struct option_row rows[] = {
 };
 enum { ROWS = sizeof rows / sizeof rows[0] };
 
-enum status options_parse(struct options *options, int argc, char **argv, struct error *error)
+enum status options_parse(struct options *options, const struct option_set *own, int argc, char **argv,
+                          struct error *error)
 {
     *options = (struct options){.seed = 1, .out = "results", .device = "auto"};
-    enum status status = option_table_parse(rows, options, argc, argv, error);
+    const struct option_set sets[] = {{rows, options}, own ? *own : (struct option_set){0}};
+    enum status status = option_sets_parse(sets, sizeof sets / sizeof sets[0], argc, argv, error);
     if (status)
         options_free(options);
     return status;
@@ -66,13 +68,18 @@ void options_free(struct options *options)
     *options = (struct options){0};
 }
 
-void options_print_help(unsigned uses)
+void options_print_help(unsigned uses, const struct option_set *own)
 {
     struct option_row shown[ROWS];
     size_t count = 0;
     for (size_t i = 0; i < ROWS; i++)
         if (!rows[i].use || (rows[i].use & uses))
             shown[count++] = rows[i];
+    if (own) {
+        printf("of this experiment alone:\n");
+        option_table_help(own->rows);
+        printf("of every experiment:\n");
+    }
     option_table_help(shown);
 }
 

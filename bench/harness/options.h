@@ -48,10 +48,14 @@ struct options {
 /* Options that only some experiments have. */
 enum { USES_CONTEXTS = 1, USES_BATCH = 2, USES_NEW_TOKENS = 4, USES_REPS = 8, USES_ALL = 15 };
 
+struct option_set; /* bench/harness/option_table.h: the options of one experiment alone; NULL for none */
+
 /* Parses argv[0 .. argc) (options only, no command word). Status 2 for an unknown option, a missing or bad value. */
-enum status options_parse(struct options *options, int argc, char **argv, struct error *error);
+enum status options_parse(struct options *options, const struct option_set *own, int argc, char **argv,
+                          struct error *error);
 void options_free(struct options *options);
-void options_print_help(unsigned uses); /* the table, on stdout, without options that are not used */
+/* The table, on stdout, without options that are not used. */
+void options_print_help(unsigned uses, const struct option_set *own);
 /* Status 2 if an option was given that is not in `uses`: it would have no effect. */
 enum status options_check_used(const struct options *options, unsigned uses, const char *experiment,
                                struct error *error);
