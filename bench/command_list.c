@@ -6,6 +6,23 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Those that ship with weights: they are small, and may be missing where only the sources' text was copied. */
+static void list_trained_models(const char *models_dir)
+{
+    for (const struct config_trained_model *trained = config_trained; trained->name; trained++) {
+        char folder[4096], layers[96];
+        struct shape shape = {0};
+        struct error error;
+        if (config_trained_folder(folder, sizeof folder, models_dir, trained, &error) == STATUS_OK &&
+            shape_find(&shape, models_dir, trained->name, &error) == STATUS_OK)
+            printf("%-20s %8.2f million parameters, layers: %s; runs, trained weights\n", trained->name,
+                   (double)shape.total / 1e6, shape_layers_text(&shape, layers, sizeof layers));
+        else
+            printf("%-20s %s\n", trained->name, error.message);
+        shape_free(&shape);
+    }
+}
+
 static int list_models(void)
 {
     char models_dir[4096], path[8192], layers[96], **names;
@@ -26,6 +43,8 @@ static int list_models(void)
         shape_free(&shape);
     }
     config_names_free(names, count);
+    if (!status)
+        list_trained_models(models_dir);
     return status ? session_fail(&error) : 0;
 }
 

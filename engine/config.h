@@ -42,11 +42,23 @@ struct config {
    fractional or too large, heads that do not divide, an attention that is not understood. */
 enum status config_read(struct config *config, const char *path, struct error *error);
 
-/* Finds a model: a name of data/models ("qwen2.5-0.5b"), a folder with a config.json, or a .json file. `models_dir` is
-   the folder of the published configs. Fills config->name; `weights_dir` (size bytes) gets the folder if it also holds
-   safetensors, else "". Unknown names: status 2 with the names that exist. */
+/* Finds a model: a name of data/models ("qwen2.5-0.5b"), one of config_trained ("tiny"), a folder with a config.json,
+   or a .json file. `models_dir` is the folder of the published configs. Fills config->name; `weights_dir` (size bytes)
+   gets the folder if it also holds safetensors, else "". Unknown names: status 2 with the names that exist. */
 enum status config_find(struct config *config, const char *models_dir, const char *model, char *weights_dir,
                         size_t size, struct error *error);
+
+/* The small models that ship with weights, which have learned something: folders beside that of the published configs
+   (data/tiny). A NULL name ends the list. */
+struct config_trained_model {
+    const char *name, *folder; /* "tiny", "tiny/target" */
+};
+extern const struct config_trained_model config_trained[];
+const struct config_trained_model *config_trained_find(const char *model); /* whatever its case; NULL: none of them */
+
+/* The folder of one of them. Status 2 where its config or its weights are not there, with the way to get them. */
+enum status config_trained_folder(char *path, size_t size, const char *models_dir,
+                                  const struct config_trained_model *trained, struct error *error);
 
 /* The path of a model's config.json, for any reader of it; `is_published`: it is one of data/models. */
 enum status config_locate(char *path, size_t size, const char *models_dir, const char *model, bool *is_published,

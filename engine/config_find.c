@@ -140,11 +140,50 @@ static enum status locate_by_path(char *path, size_t size, const char *model, st
     return STATUS_OK;
 }
 
+/* ---- the models that ship with weights */
+
+const struct config_trained_model config_trained[] = {
+    {"tiny", "tiny/target"}, {"tiny-draft", "tiny/draft"}, {NULL, NULL}};
+
+const struct config_trained_model *config_trained_find(const char *model)
+{
+    for (const struct config_trained_model *trained = config_trained; trained->name; trained++)
+        if (strcasecmp(trained->name, model) == 0)
+            return trained;
+    return NULL;
+}
+
+enum status config_trained_folder(char *path, size_t size, const char *models_dir,
+                                  const struct config_trained_model *trained, struct error *error)
+{
+    char data[PATH_MAX], config[PATH_MAX];
+    const char *slash = strrchr(models_dir, '/');
+    int length = slash ? (int)(slash - models_dir) : 1;
+    snprintf(data, sizeof data, "%.*s", length, slash ? models_dir : ".");
+    if (join(path, size, data, trained->folder, error) != STATUS_OK ||
+        join(config, sizeof config, path, "config.json", error) != STATUS_OK)
+        return error->status;
+    if (is_file(config) && holds_safetensors(path))
+        return STATUS_OK;
+    return error_set(error, STATUS_INPUT,
+                     "%s: the trained model '%s' is not there (%s); take the folder from the sources, or train it: "
+                     "python3 data/tiny/train.py %s",
+                     path, trained->name, is_file(config) ? "no safetensors" : "no config.json",
+                     strrchr(trained->folder, '/') + 1);
+}
+
 enum status config_locate(char *path, size_t size, const char *models_dir, const char *model, bool *is_published,
                           struct error *error)
 {
-    char **names, file[NAME_MAX + 1];
+    char **names, file[NAME_MAX + 1], folder[PATH_MAX];
     size_t count;
+    const struct config_trained_model *trained = config_trained_find(model);
+    *is_published = false;
+    if (trained) {
+        if (config_trained_folder(folder, sizeof folder, models_dir, trained, error) != STATUS_OK)
+            return error->status;
+        return join(path, size, folder, "config.json", error);
+    }
     bool is_path = is_directory(model) || (is_file(model) && ends_in(model, ".json"));
     enum status status = config_names(models_dir, &names, &count, error);
     if (status != STATUS_OK && !is_path)
@@ -193,6 +232,9 @@ enum status config_find(struct config *config, const char *models_dir, const cha
         status = config_read(config, path, error);
     if (status == STATUS_OK && !is_published)
         status = find_weights(path, weights_dir, size, error);
+    const struct config_trained_model *trained = config_trained_find(model);
+    if (status == STATUS_OK && trained)
+        snprintf(config->name, sizeof config->name, "%s", trained->name);
     return status;
 }
 

@@ -455,6 +455,38 @@ static void models_are_found(void **state)
     assert_non_null(strstr(error.message, "no config.json"));
 }
 
+/* A model that ships with weights is its folder under its own name, and is refused where it, or its weights, are not.
+ */
+static void trained_models_are_found(void **state)
+{
+    (void)state;
+    char models[128], tiny[96], target[128], config_path[160], tensors[192], weights[4096];
+    struct config config;
+    struct error error = {0};
+    snprintf(models, sizeof models, "%s/models", folder);
+    snprintf(tiny, sizeof tiny, "%s/tiny", folder);
+    snprintf(target, sizeof target, "%s/target", tiny);
+    snprintf(config_path, sizeof config_path, "%s/config.json", target);
+    snprintf(tensors, sizeof tensors, "%s/model.safetensors", target);
+
+    assert_int_equal(config_find(&config, models, "tiny", weights, sizeof weights, &error), STATUS_INPUT);
+    assert_non_null(strstr(error.message, "no config.json"));
+    assert_non_null(strstr(error.message, "train.py target"));
+    assert_int_equal(mkdir(tiny, 0700) | mkdir(target, 0700), 0);
+    write_text(config_path, LLAMA);
+    assert_int_equal(config_find(&config, models, "tiny", weights, sizeof weights, &error), STATUS_INPUT);
+    assert_non_null(strstr(error.message, "no safetensors"));
+    write_text(tensors, "");
+    assert_int_equal(config_find(&config, models, "Tiny", weights, sizeof weights, &error), STATUS_OK);
+    assert_string_equal(config.name, "tiny");
+    assert_string_equal(weights, target);
+    assert_int_equal(config_find(&config, models, "tiny-draft", weights, sizeof weights, &error), STATUS_INPUT);
+    assert_non_null(strstr(error.message, "train.py draft"));
+    unlink(tensors);
+    unlink(config_path);
+    assert_int_equal(rmdir(target) | rmdir(tiny), 0);
+}
+
 static void names_are_sorted(void **state)
 {
     (void)state;
@@ -514,6 +546,7 @@ int main(void)
         cmocka_unit_test(malformed_files_are_refused),
         cmocka_unit_test(bounds_are_inclusive),
         cmocka_unit_test(models_are_found),
+        cmocka_unit_test(trained_models_are_found),
         cmocka_unit_test(names_are_sorted),
         cmocka_unit_test(inverse_frequencies),
     };

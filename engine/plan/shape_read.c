@@ -432,5 +432,9 @@ enum status shape_find(struct shape *shape, const char *models_dir, const char *
     bool is_published;
     *shape = (struct shape){0};
     enum status status = config_locate(path, sizeof path, models_dir, model, &is_published, error);
-    return status ? status : shape_read(shape, path, error);
+    if (!status)
+        status = shape_read(shape, path, error);
+    if (!status && config_trained_find(model))
+        snprintf(shape->name, sizeof shape->name, "%s", config_trained_find(model)->name);
+    return status;
 }
