@@ -6,7 +6,8 @@
 #include <stdio.h>
 
 enum { READ_PASSES = 10, MATRIX_PASSES = 5, FEWEST_PASSES = 3, MOST_PASSES = 200 };
-static const double enough_ms = 2000; /* after the fewest passes, no more than this in all */
+enum { SMALLEST_SIDE = 128, LARGEST_SIDE = 32768 }; /* of the matrices; doubled from one to the other */
+static const double enough_ms = 2000;               /* after the fewest passes, no more than this in all */
 
 /* One buffer of `other` memory, full of random numbers, and the two events around a pass. */
 struct probe {
@@ -87,18 +88,28 @@ static enum status probe_run(struct probe *probe, enum status (*pass)(struct pro
     return status;
 }
 
-/* Bytes far beyond the last-level cache: what it may still hold from the pass before must not count. 1 GiB (256 MiB
-   when quick), or 16 caches where that is more; half of that, and again, down to 4 caches, where memory is short.
-   Measured with 32 MiB of cache: 8 caches read 1.2 times as fast as 96. */
-static enum status far_bytes(const struct bench *bench, uint64_t *bytes, struct error *error)
+/* Bytes that can still be had: of the device, and under the budget. */
+static enum status memory_room(const struct bench *bench, uint64_t *room, struct error *error)
 {
     struct device_memory memory;
     enum status status = bench->device->ops->memory(bench->device, &memory, error);
     if (status)
         return status;
     uint64_t held = ledger_counts(bench->ledger).live_total, budget = ledger_budget(bench->ledger);
-    uint64_t room = budget > held ? budget - held : 0, cache = (uint64_t)bench->device->info.l2_bytes;
-    room = memory.free_bytes < room ? memory.free_bytes : room;
+    *room = budget > held ? budget - held : 0;
+    *room = memory.free_bytes < *room ? memory.free_bytes : *room;
+    return STATUS_OK;
+}
+
+/* Bytes far beyond the last-level cache: what it may still hold from the pass before must not count. 1 GiB (256 MiB
+   when quick), or 16 caches where that is more; half of that, and again, down to 4 caches, where memory is short.
+   Measured with 32 MiB of cache: 8 caches read 1.2 times as fast as 96. */
+static enum status far_bytes(const struct bench *bench, uint64_t *bytes, struct error *error)
+{
+    uint64_t room, cache = (uint64_t)bench->device->info.l2_bytes;
+    enum status status = memory_room(bench, &room, error);
+    if (status)
+        return status;
     *bytes = bench->options.quick ? (uint64_t)256 << 20 : (uint64_t)1 << 30;
     while (*bytes < 16 * cache)
         *bytes *= 2;
@@ -164,43 +175,102 @@ static void *part(const struct probe *probe, uint64_t offset)
     return (char *)probe->memory + offset;
 }
 
-enum status bench_matrix_ceiling(struct bench *bench, enum dtype dtype, double *tflop_per_s, struct error *error)
+/* A product of two square matrices of `side`, in a probe of its own, with the scratch that the device asks for. */
+struct product {
+    struct probe probe;
+    struct linear_args args;
+    int side;
+};
+
+static uint64_t product_bytes(struct device *device, enum dtype dtype, int side, uint64_t *scratch_bytes)
 {
-    struct device *device = bench->device;
-    bool gpu = device->info.multiprocessors > 0, quick = bench->options.quick;
-    struct linear_args product = {.dtype = dtype, .out_dtype = dtype};
-    product.rows = gpu ? 8192 : quick ? 512 : 2048;
-    product.in = product.out = gpu ? 8192 : quick ? 2048 : 4096;
     struct workspace_shape shape = {.dtype = dtype,
                                     .kv_dtype = dtype,
-                                    .rows = product.rows,
+                                    .rows = side,
                                     .sequences = 1,
                                     .heads = 1,
                                     .kv_heads = 1,
                                     .head_dim = 64,
-                                    .hidden = product.in,
-                                    .intermediate = product.out,
-                                    .vocab = product.out};
-    uint64_t value = dtype_size(dtype), rows = (uint64_t)product.rows, width = (uint64_t)product.in;
-    uint64_t x_bytes = rows * width * value, weight_bytes = width * width * value, y_bytes = rows * width * value;
-    uint64_t scratch_bytes = device->ops->workspace_bytes(device, &shape);
-    struct probe probe;
-    enum status status = probe_open(&probe, bench, x_bytes + weight_bytes + y_bytes + scratch_bytes, dtype,
-                                    "the matrices of a ceiling", error);
+                                    .hidden = side,
+                                    .intermediate = side,
+                                    .vocab = side};
+    *scratch_bytes = device->ops->workspace_bytes(device, &shape);
+    return 3 * (uint64_t)side * (uint64_t)side * dtype_size(dtype) + *scratch_bytes;
+}
+
+static enum status product_open(struct product *product, struct bench *bench, enum dtype dtype, int side,
+                                struct error *error)
+{
+    uint64_t matrix_bytes = (uint64_t)side * (uint64_t)side * dtype_size(dtype), scratch_bytes;
+    uint64_t bytes = product_bytes(bench->device, dtype, side, &scratch_bytes);
+    if (probe_open(&product->probe, bench, bytes, dtype, "the matrices of a ceiling", error) != STATUS_OK)
+        return error->status;
+    product->side = side;
+    product->args = (struct linear_args){.dtype = dtype,
+                                         .out_dtype = dtype,
+                                         .rows = side,
+                                         .in = side,
+                                         .out = side,
+                                         .x = product->probe.memory,
+                                         .weight = part(&product->probe, matrix_bytes),
+                                         .y = part(&product->probe, 2 * matrix_bytes)};
+    bench->device->ops->set_workspace(bench->device, part(&product->probe, 3 * matrix_bytes), scratch_bytes);
+    return STATUS_OK;
+}
+
+static void product_close(struct product *product)
+{
+    struct device *device = product->probe.device;
+    device->ops->set_workspace(device, NULL, 0);
+    probe_close(&product->probe);
+}
+
+/* FLOP per ms: multiplications and additions. */
+static double product_rate(const struct product *product)
+{
+    double side = product->side;
+    return 2.0 * side * side * side / product->probe.best_ms;
+}
+
+/* The smallest product whose pass takes long enough to be timed and to fill the device, or the largest that memory
+   holds: the same product takes one device microseconds, most of them the launch, and another seconds. A rate that
+   still rises says that the time was not the product's: on a busy machine also a small one waits for its threads. */
+static enum status product_grow(struct product *product, struct bench *bench, enum dtype dtype, struct error *error)
+{
+    double long_enough_ms = bench->options.quick ? 2 : 20, smaller_rate = 0;
+    for (int side = SMALLEST_SIDE;; side *= 2) {
+        uint64_t room, scratch_bytes;
+        if (product_open(product, bench, dtype, side, error) != STATUS_OK)
+            return error->status;
+        enum status status = memory_room(bench, &room, error);
+        for (int i = 0; i < 3 && !status; i++) /* the first warms up */
+            status = probe_pass(&product->probe, matrix_pass, &product->args, error);
+        bool settled = product->probe.best_ms >= long_enough_ms && product_rate(product) < 1.5 * smaller_rate;
+        if (!status && (settled || side == LARGEST_SIDE ||
+                        product_bytes(bench->device, dtype, 2 * side, &scratch_bytes) > room / 2))
+            return STATUS_OK;
+        smaller_rate = product_rate(product);
+        product_close(product);
+        if (status)
+            return status;
+    }
+}
+
+enum status bench_matrix_ceiling(struct bench *bench, enum dtype dtype, double *tflop_per_s, struct error *error)
+{
+    struct product product;
+    enum status status = product_grow(&product, bench, dtype, error);
     if (status)
         return status;
-    product.x = probe.memory;
-    product.weight = part(&probe, x_bytes);
-    product.y = part(&probe, x_bytes + weight_bytes);
-    device->ops->set_workspace(device, part(&probe, x_bytes + weight_bytes + y_bytes), scratch_bytes);
-    status = probe_run(&probe, matrix_pass, &product, MATRIX_PASSES, error);
-    device->ops->set_workspace(device, NULL, 0);
+    status = probe_run(&product.probe, matrix_pass, &product.args, MATRIX_PASSES, error);
     if (!status) {
         char key[64];
         snprintf(key, sizeof key, "matrix_ceiling_%s_tflop_per_s", dtype_name(dtype));
-        *tflop_per_s = 2.0 * (double)rows * (double)width * (double)width / (probe.best_ms * 1e9);
+        *tflop_per_s = product_rate(&product) / 1e9;
         meta_real(bench, key, *tflop_per_s);
+        meta_int(bench, "matrix_ceiling_side", product.side);
+        meta_real(bench, "matrix_ceiling_pass_ms", product.probe.best_ms);
     }
-    probe_close(&probe);
+    product_close(&product);
     return status;
 }
