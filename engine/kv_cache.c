@@ -1,34 +1,10 @@
-#include "engine/kv_cache.h"
+#include "engine/kv_cache_parts.h"
 
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { KEYS, VALUES, SIDES };
-
-struct sequence {
-    bool open;
-    int length;            /* positions stored */
-    int capacity;          /* positions there is room for */
-    int block_size;        /* paged: the pool's; else the capacity: one block */
-    int32_t *table;        /* [max_blocks] block numbers */
-    int blocks;            /* entries in use */
-    void **tensors[SIDES]; /* exact, reserved: [layers] */
-};
-
-struct kv_cache {
-    struct ledger *ledger;
-    const struct config *config;
-    struct kv_options options;
-    int layers, max_blocks;
-    uint64_t position_bytes; /* of one position in one tensor: kv_heads * head_dim * bytes */
-    struct sequence *sequences;
-    void **pool[SIDES];   /* paged: [layers] */
-    int32_t *free_blocks; /* paged: a stack */
-    int free_count;
-};
 
 static const char *const policy_names[] = {"exact", "reserved", "paged"};
 
@@ -102,6 +78,19 @@ static enum status copy_positions(struct kv_cache *cache, const struct view *to,
     return STATUS_OK;
 }
 
+enum status kv_copy_block(struct kv_cache *cache, int from, int to, int tokens, struct error *error)
+{
+    const int32_t from_table[] = {from}, to_table[] = {to};
+    for (int layer = 0; layer < cache->layers; layer++)
+        for (int side = 0; side < SIDES; side++) {
+            struct view source = {cache->pool[side][layer], from_table, cache->options.block_size};
+            struct view target = {cache->pool[side][layer], to_table, cache->options.block_size};
+            if (copy_positions(cache, &target, &source, tokens, error) != STATUS_OK)
+                return error->status;
+        }
+    return STATUS_OK;
+}
+
 /* ---- opening and closing ---- */
 
 static void sequence_free(struct sequence *sequence)
@@ -128,17 +117,9 @@ static bool host_memory_init(struct kv_cache *cache)
     for (int s = 0; s < options->max_sequences; s++)
         if (!sequence_init(&cache->sequences[s], cache->layers, cache->max_blocks))
             return false;
-    if (options->policy != KV_PAGED)
-        return true;
-    for (int side = 0; side < SIDES; side++)
+    for (int side = 0; options->policy == KV_PAGED && side < SIDES; side++)
         if ((cache->pool[side] = calloc((size_t)cache->layers, sizeof(void *))) == NULL)
             return false;
-    cache->free_blocks = calloc((size_t)options->pool_blocks, sizeof(int32_t));
-    if (cache->free_blocks == NULL)
-        return false;
-    /* Taken from the top: block 0 first. */
-    for (cache->free_count = 0; cache->free_count < options->pool_blocks; cache->free_count++)
-        cache->free_blocks[cache->free_count] = options->pool_blocks - 1 - cache->free_count;
     return true;
 }
 
@@ -148,6 +129,7 @@ enum status kv_open(struct kv_cache **out, struct ledger *ledger, const struct c
     assert(options->max_sequences > 0);
     assert(options->policy == KV_EXACT || options->max_tokens > 0);
     assert(options->policy != KV_PAGED || (options->block_size > 0 && options->pool_blocks > 0));
+    assert(options->policy == KV_PAGED || !options->prefix_cache);
     *out = NULL;
     struct kv_cache *cache = calloc(1, sizeof *cache);
     if (cache == NULL)
@@ -164,8 +146,9 @@ enum status kv_open(struct kv_cache **out, struct ledger *ledger, const struct c
     if (!host_memory_init(cache))
         error_set(error, STATUS_DEVICE, "KV cache: out of host memory");
     else if (options->policy != KV_PAGED ||
-             tensors_alloc(cache, cache->pool, (int64_t)options->pool_blocks * options->block_size, error) ==
-                 STATUS_OK) {
+             (kv_paged_init(cache, error) == STATUS_OK &&
+              tensors_alloc(cache, cache->pool, (int64_t)options->pool_blocks * options->block_size, error) ==
+                  STATUS_OK)) {
         *out = cache;
         return STATUS_OK;
     }
@@ -185,12 +168,12 @@ void kv_close(struct kv_cache *cache)
     tensors_release(cache, cache->pool);
     for (int side = 0; side < SIDES; side++)
         free(cache->pool[side]);
-    free(cache->free_blocks);
+    kv_paged_free(cache);
     free(cache->sequences);
     free(cache);
 }
 
-static struct sequence *sequence_at(const struct kv_cache *cache, int sequence)
+struct sequence *kv_sequence_at(const struct kv_cache *cache, int sequence)
 {
     assert(sequence >= 0 && sequence < cache->options.max_sequences && cache->sequences[sequence].open);
     return &cache->sequences[sequence];
@@ -204,7 +187,7 @@ enum status kv_sequence_open(struct kv_cache *cache, int *out, struct error *err
     if (s == cache->options.max_sequences)
         return error_set(error, STATUS_DEVICE, "KV cache: all %d sequences are taken", s);
     struct sequence *sequence = &cache->sequences[s];
-    sequence->length = sequence->capacity = sequence->blocks = 0;
+    sequence->length = sequence->capacity = sequence->blocks = sequence->published = 0;
     sequence->block_size = cache->options.policy == KV_PAGED ? cache->options.block_size : 0;
     if (cache->options.policy == KV_RESERVED) {
         if (tensors_alloc(cache, sequence->tensors, cache->options.max_tokens, error) != STATUS_OK)
@@ -218,14 +201,6 @@ enum status kv_sequence_open(struct kv_cache *cache, int *out, struct error *err
     return STATUS_OK;
 }
 
-/* Gives back a paged sequence's blocks beyond the first `keep`, the last taken first. */
-static void blocks_release(struct kv_cache *cache, struct sequence *sequence, int keep)
-{
-    while (sequence->blocks > keep)
-        cache->free_blocks[cache->free_count++] = sequence->table[--sequence->blocks];
-    sequence->capacity = sequence->blocks * cache->options.block_size;
-}
-
 /* Lets go of all that an exact sequence holds. */
 static void exact_empty(struct kv_cache *cache, struct sequence *sequence)
 {
@@ -235,9 +210,9 @@ static void exact_empty(struct kv_cache *cache, struct sequence *sequence)
 
 void kv_sequence_close(struct kv_cache *cache, int number)
 {
-    struct sequence *sequence = sequence_at(cache, number);
+    struct sequence *sequence = kv_sequence_at(cache, number);
     if (cache->options.policy == KV_PAGED)
-        blocks_release(cache, sequence, 0);
+        kv_paged_release(cache, sequence, 0);
     else
         exact_empty(cache, sequence);
     sequence->open = false;
@@ -296,56 +271,46 @@ static enum status exact_resize(struct kv_cache *cache, struct sequence *sequenc
 
 enum status kv_make_room(struct kv_cache *cache, int number, int tokens, struct error *error)
 {
-    struct sequence *sequence = sequence_at(cache, number);
+    struct sequence *sequence = kv_sequence_at(cache, number);
     const struct kv_options *options = &cache->options;
-    if (tokens <= sequence->capacity)
-        return STATUS_OK;
-    if (options->policy == KV_EXACT)
-        return exact_resize(cache, sequence, tokens, error);
-    if (tokens > options->max_tokens)
+    if (tokens > options->max_tokens && options->policy != KV_EXACT)
         return error_set(error, STATUS_DEVICE, "KV cache: %d tokens do not fit a sequence of at most %d", tokens,
                          options->max_tokens);
-
-    int needed = (tokens + options->block_size - 1) / options->block_size - sequence->blocks;
-    if (needed > cache->free_count)
-        return error_set(error, STATUS_DEVICE, "KV cache: out of blocks: %d more are needed, %d of %d are free", needed,
-                         cache->free_count, options->pool_blocks);
-    while (needed-- > 0)
-        sequence->table[sequence->blocks++] = cache->free_blocks[--cache->free_count];
-    sequence->capacity = sequence->blocks * options->block_size;
-    return STATUS_OK;
+    if (options->policy == KV_PAGED)
+        return kv_paged_make_room(cache, sequence, tokens, error);
+    return tokens > sequence->capacity ? exact_resize(cache, sequence, tokens, error) : STATUS_OK;
 }
 
 int kv_length(const struct kv_cache *cache, int sequence)
 {
-    return sequence_at(cache, sequence)->length;
+    return kv_sequence_at(cache, sequence)->length;
 }
 
 void kv_advance(struct kv_cache *cache, int number, int tokens)
 {
-    struct sequence *sequence = sequence_at(cache, number);
+    struct sequence *sequence = kv_sequence_at(cache, number);
     assert(tokens >= 0 && sequence->length + tokens <= sequence->capacity);
     sequence->length += tokens;
 }
 
 enum status kv_truncate(struct kv_cache *cache, int number, int tokens, struct error *error)
 {
-    struct sequence *sequence = sequence_at(cache, number);
+    struct sequence *sequence = kv_sequence_at(cache, number);
     assert(tokens >= 0 && tokens <= sequence->length);
     if (cache->options.policy == KV_EXACT && tokens > 0 && tokens < sequence->capacity)
         return exact_resize(cache, sequence, tokens, error);
     if (cache->options.policy == KV_EXACT && tokens == 0)
         exact_empty(cache, sequence);
     if (cache->options.policy == KV_PAGED)
-        blocks_release(cache, sequence, (tokens + cache->options.block_size - 1) / cache->options.block_size);
+        kv_paged_release(cache, sequence, tokens);
     sequence->length = tokens;
     return STATUS_OK;
 }
 
 enum status kv_copy_sequence(struct kv_cache *cache, int from, int to, struct error *error)
 {
-    const struct sequence *source = sequence_at(cache, from);
-    struct sequence *target = sequence_at(cache, to);
+    const struct sequence *source = kv_sequence_at(cache, from);
+    struct sequence *target = kv_sequence_at(cache, to);
     assert(from != to && target->length == 0);
     if (kv_make_room(cache, to, source->length, error) != STATUS_OK)
         return error->status;
@@ -367,11 +332,6 @@ enum status kv_copy_sequence(struct kv_cache *cache, int from, int to, struct er
 const struct kv_options *kv_get_options(const struct kv_cache *cache)
 {
     return &cache->options;
-}
-
-int kv_blocks_free(const struct kv_cache *cache)
-{
-    return cache->free_count;
 }
 
 size_t kv_tensor_count(const struct kv_cache *cache)
@@ -420,19 +380,19 @@ uint64_t kv_tensor_bytes(const struct kv_cache *cache)
 
 int kv_block_size(const struct kv_cache *cache, int sequence)
 {
-    return sequence_at(cache, sequence)->block_size;
+    return kv_sequence_at(cache, sequence)->block_size;
 }
 
 int kv_block_table(const struct kv_cache *cache, int sequence, const int32_t **table)
 {
-    *table = sequence_at(cache, sequence)->table;
-    return sequence_at(cache, sequence)->blocks;
+    *table = kv_sequence_at(cache, sequence)->table;
+    return kv_sequence_at(cache, sequence)->blocks;
 }
 
 static void *layer_tensor(const struct kv_cache *cache, int sequence, int layer, int side)
 {
     assert(layer >= 0 && layer < cache->layers);
-    const struct sequence *holder = sequence_at(cache, sequence);
+    const struct sequence *holder = kv_sequence_at(cache, sequence);
     return cache->options.policy == KV_PAGED ? cache->pool[side][layer] : holder->tensors[side][layer];
 }
 

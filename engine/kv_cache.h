@@ -2,7 +2,8 @@
    Three policies, one structure:
      exact     one block of exactly as many tokens as the sequence has; grown by reallocating and copying
      reserved  one block of max_tokens per sequence, taken when the sequence opens
-     paged     blocks of block_size tokens from one pool of pool_blocks, shared by all sequences (Kwon et al. 2023)
+     paged     blocks of block_size tokens from one pool of pool_blocks, shared by all sequences (Kwon et al. 2023);
+               two sequences may hold the same block: forks, and prompts that begin alike
    A K or V tensor has shape [blocks][kv_heads][block_size][head_dim]: for one exact sequence (1, kv_heads, T,
    head_dim). Exact and reserved caches hold one such pair of tensors per layer and sequence, a paged cache one per
    layer. */
@@ -18,9 +19,10 @@ struct kv_options {
     enum kv_policy policy;
     enum dtype dtype;
     int max_sequences;
-    int block_size;  /* paged: tokens per block, 16 unless said */
-    int max_tokens;  /* reserved and paged: longest sequence */
-    int pool_blocks; /* paged: blocks in the pool */
+    int block_size;    /* paged: tokens per block, 16 unless said */
+    int max_tokens;    /* reserved and paged: longest sequence */
+    int pool_blocks;   /* paged: blocks in the pool */
+    bool prefix_cache; /* paged: blocks can be found again by their tokens */
 };
 
 /* One tensor that the cache really holds. */
@@ -47,9 +49,10 @@ void kv_close(struct kv_cache *cache); /* closes every sequence; takes NULL */
 enum status kv_sequence_open(struct kv_cache *cache, int *sequence, struct error *error);
 void kv_sequence_close(struct kv_cache *cache, int sequence);
 
-/* Makes room so that the sequence can hold `tokens` positions; its contents stay. Status 3 when out of blocks or
-   memory: the sequence is then unchanged; only where the device itself refuses memory that the budget would allow,
-   midway through an exact sequence's tensors, is it emptied. */
+/* Makes room so that the sequence can hold `tokens` positions, and may write those that it does not hold yet; its
+   contents stay. A partly filled block that others hold too is copied first (copy on write). Status 3 when out of
+   blocks or memory: the sequence is then unchanged; only where the device itself refuses memory that the budget would
+   allow, midway through an exact sequence's tensors, is it emptied. */
 enum status kv_make_room(struct kv_cache *cache, int sequence, int tokens, struct error *error);
 /* Positions stored so far; kv_advance() is called by the forward pass once it has stored them. */
 int kv_length(const struct kv_cache *cache, int sequence);
@@ -60,8 +63,24 @@ enum status kv_truncate(struct kv_cache *cache, int sequence, int tokens, struct
 /* Copies the positions of one sequence into another, empty one (real memory, nothing shared). */
 enum status kv_copy_sequence(struct kv_cache *cache, int from, int to, struct error *error);
 
+/* ---- paged: sharing blocks */
+
+/* A new sequence that holds the same positions as `from` in the same blocks; no bytes are copied until one of the two
+   writes into a block that the other holds. */
+enum status kv_fork(struct kv_cache *cache, int from, int *to, struct error *error);
+/* A new sequence that holds as many of the prompt's full blocks as can be found: *hit_tokens positions, a multiple of
+   the block size and less than `count`, so that the last token is always left to compute. Without options.prefix_cache
+   none are found. */
+enum status kv_sequence_open_with_prefix(struct kv_cache *cache, const int32_t *tokens, int count, int *sequence,
+                                         int *hit_tokens, struct error *error);
+/* The positions stored are those of tokens[kv_length]: full blocks can be found from now on, until they are evicted.
+   Where another sequence has published the same content, that block takes the place of this one's. Without
+   options.prefix_cache nothing happens. */
+void kv_publish(struct kv_cache *cache, int sequence, const int32_t *tokens);
+
 const struct kv_options *kv_get_options(const struct kv_cache *cache);
-int kv_blocks_free(const struct kv_cache *cache); /* paged; else 0 */
+int kv_blocks_free(const struct kv_cache *cache);   /* paged: blocks that no sequence holds; else 0 */
+int kv_blocks_cached(const struct kv_cache *cache); /* of these, the ones that can be found, and are evicted last */
 
 /* The `tensors` source: walks the tensors that exist now. */
 size_t kv_tensor_count(const struct kv_cache *cache);

@@ -1,0 +1,46 @@
+/* Inside the KV cache; shared by kv_cache.c (sequences, their tensors, room) and kv_paged.c (blocks and who shares
+   them). */
+#ifndef KVLAB_ENGINE_KV_CACHE_PARTS_H
+#define KVLAB_ENGINE_KV_CACHE_PARTS_H
+
+#include "engine/block_pool.h"
+#include "engine/kv_cache.h"
+#include "engine/prefix_cache.h"
+
+enum { KEYS, VALUES, SIDES };
+
+struct sequence {
+    bool open;
+    int length;            /* positions stored */
+    int capacity;          /* positions there is room for */
+    int block_size;        /* paged: the pool's; else the capacity: one block */
+    int32_t *table;        /* [max_blocks] block numbers */
+    int blocks;            /* entries in use */
+    int published;         /* paged: the first so many of them are in the prefix cache */
+    void **tensors[SIDES]; /* exact, reserved: [layers] */
+};
+
+struct kv_cache {
+    struct ledger *ledger;
+    const struct config *config;
+    struct kv_options options;
+    int layers, max_blocks;
+    uint64_t position_bytes; /* of one position in one tensor: kv_heads * head_dim * bytes */
+    struct sequence *sequences;
+    void **pool[SIDES];         /* paged: [layers] */
+    struct block_pool blocks;   /* paged: who holds them */
+    struct prefix_cache prefix; /* paged, with options.prefix_cache: what they hold */
+};
+
+struct sequence *kv_sequence_at(const struct kv_cache *cache, int sequence); /* asserts that it is open */
+/* Copies the first `tokens` slots of a block of the pool into another, in all layers. */
+enum status kv_copy_block(struct kv_cache *cache, int from, int to, int tokens, struct error *error);
+
+/* ---- kv_paged.c */
+enum status kv_paged_init(struct kv_cache *cache, struct error *error);
+void kv_paged_free(struct kv_cache *cache);
+enum status kv_paged_make_room(struct kv_cache *cache, struct sequence *sequence, int tokens, struct error *error);
+/* Lets go of the blocks beyond those of the first `tokens` positions. */
+void kv_paged_release(struct kv_cache *cache, struct sequence *sequence, int tokens);
+
+#endif
