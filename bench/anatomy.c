@@ -1,6 +1,6 @@
 /* anatomy: where does the memory of a run go, and what does the outside see beyond it?
 
-   Predicted: weights, KV cache and logits from the config, workspace from the shapes of a pass. Measured at five
+   Predicted: weights, KV cache and logits from the config, workspace from the shapes of a pass. Measured at six
    moments by three ways of counting: the ledger's live bytes by tag, what the ledger holds from the device for them,
    and what the machine sees of the process. Each holds the one before it, so that the differences have names: rounding
    and fragmentation (reserved - ledger), and what runtime, libraries and program take (driver - reserved). */
@@ -9,15 +9,17 @@
 #include <inttypes.h>
 #include <string.h>
 
-enum moment { START, LOADED, ALL_LOGITS, LAST_LOGITS, RELEASED, MOMENTS };
-static const char *const moment_names[MOMENTS] = {"start", "weights loaded", "prefill with all logits",
-                                                  "prefill with last logits", "released"};
+enum moment { START, LOADED, ALL_LOGITS, LAST_LOGITS, RESULTS_RELEASED, RELEASED, MOMENTS };
+static const char *const moment_names[MOMENTS] = {
+    "start", "weights loaded", "prefill with all logits", "prefill with last logits", "results released", "released"};
 
 static const struct column columns[] = {
     {"moment", COLUMN_TEXT, 0, true,
      "start: device open, nothing allocated. weights loaded: weights, and the workspace that passes will use. prefill "
      "with all / last logits: right after a prefill, its cache and logits still held; the former is given back before "
-     "the latter. released: all given back."},
+     "the latter. results released: those given back, weights and workspace held, which the lessons call after "
+     "release. "
+     "released: all given back."},
     {"weights_bytes", COLUMN_INT, 0, false, "Source ledger: live bytes tagged weights."},
     {"kv_bytes", COLUMN_INT, 0, false, "Source ledger: live bytes tagged kv."},
     {"logits_bytes", COLUMN_INT, 0, false, "Source ledger: live bytes tagged logits."},
@@ -39,7 +41,8 @@ static const struct column columns[] = {
     {"logits_formula_bytes", COLUMN_INT, 0, false,
      "Source formula: positions * vocabulary * bytes per value; 0 without logits."},
     {"since_start_bytes", COLUMN_INT, 0, false,
-     "driver_bytes less those at the start of this process's measurement: at released, what did not come back."},
+     "driver_bytes less those at the start of this process's measurement: at results released (less weights and "
+     "workspace) and at released, what did not come back."},
 };
 static const struct table tables[] = {{"", true, columns, sizeof columns / sizeof *columns}};
 
@@ -52,7 +55,7 @@ static struct prediction predict(const struct bench *bench, enum moment moment, 
 {
     struct prediction bytes = {0};
     bool prefilled = moment == ALL_LOGITS || moment == LAST_LOGITS;
-    if (prefilled || moment == LOADED)
+    if (moment != START && moment != RELEASED)
         bytes.weights = formula_weight_bytes(&bench->config, bench->dtype);
     if (prefilled) {
         bytes.kv = formula_kv_bytes(&bench->config, bench->kv_dtype, context);
@@ -144,6 +147,8 @@ static enum status measure(struct run_state *state, struct error *error)
         status = prefill(state, &model, ALL_LOGITS, error);
     if (status == STATUS_OK)
         status = prefill(state, &model, LAST_LOGITS, error);
+    if (status == STATUS_OK)
+        status = record(state, RESULTS_RELEASED, error);
     model_free(&model);
     return status == STATUS_OK ? record(state, RELEASED, error) : status;
 }
@@ -212,7 +217,7 @@ static enum status run(struct bench *bench, struct error *error)
 
 const struct experiment anatomy_experiment = {
     .name = "anatomy",
-    .summary = "where memory goes at five moments: by tag, reserved, and what the outside sees beyond",
+    .summary = "where memory goes at six moments: by tag, reserved, and what the outside sees beyond",
     .needs_device = true,
     .default_model = "qwen2.5-1.5b",
     .uses = USES_CONTEXTS,

@@ -112,7 +112,8 @@ static void units_and_names(void **state)
     static const char slope[] = "model,context,kv_tensor_bytes,kv_ledger_bytes\nm,2048,58720256,58720256\nm,64,1,1\n";
     static const char anatomy[] = "model,moment,weights_bytes,ledger_bytes,reserved_bytes,driver_bytes,context\n"
                                   "m,start,0,0,0,106954752,512\nm,start,0,0,0,213909504,4096\n"
-                                  "m,prefill with all logits,1,4461061734.4,2,3,4096\nm,released,0,0,0,0,4096\n";
+                                  "m,prefill with all logits,1,4461061734.4,2,3,4096\n"
+                                  "m,results released,1,3097912934.4,1,1,4096\nm,released,0,0,0,0,4096\n";
     static const struct {
         const char *mine, *lesson, *word;
         bool reversed;
@@ -127,8 +128,11 @@ static void units_and_names(void **state)
         {anatomy, "anatomy", "moment=start context=4096,driver_bytes,213909504,106954752,0.5000,driver_mib 102\n",
          false},
         {anatomy, "anatomy", "moment=start context=4096,driver_mib,102,204,2.0000,driver_bytes 213909504\n", true},
-        /* with the weights still held, which kvlab's released gives back: another moment */
-        {anatomy, "anatomy", "moment=after release context=4096,,,,,only in B\n", false},
+        /* 2,954.4 x 1,048,576: the lesson's release keeps the weights, kvlab's released gives them back too */
+        {anatomy, "anatomy",
+         "moment=results released context=4096,ledger_bytes,3097912934.4,3097912934.4,1.0000,ledger_mib 2954.4\n",
+         false},
+        {anatomy, "anatomy", "moment=released context=4096,,,,,only in A\n", false},
         {"prompt_tokens,ttft_ms,peak_ledger_bytes\n64,39.2,3120000000\n", "phases",
          "prompt_tokens=64,ttft_ms,39.2,19.6,0.5000,ttft_s 0.0196\n"
          "prompt_tokens=64,peak_ledger_bytes,3120000000,3120000000,1.0000,peak_ledger_gb 3.12\n",

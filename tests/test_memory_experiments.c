@@ -14,16 +14,18 @@ static const char anatomy_columns[] = "moment,weights_bytes,kv_bytes,logits_byte
 static void anatomy_parts_add_up(void **state)
 {
     (void)state;
-    static const char *const moments[] = {"start", "weights loaded", "prefill with all logits",
-                                          "prefill with last logits", "released"};
-    static const int64_t weights[] = {0, PLACE_WEIGHT_BYTES, PLACE_WEIGHT_BYTES, PLACE_WEIGHT_BYTES, 0};
-    static const int64_t kv[] = {0, 0, 100 * PLACE_KV_BYTES, 100 * PLACE_KV_BYTES, 0};
-    static const int64_t logits[] = {0, 0, 100 * PLACE_LOGITS_BYTES, PLACE_LOGITS_BYTES, 0};
+    static const char *const moments[] = {
+        "start",   "weights loaded", "prefill with all logits", "prefill with last logits", "results released",
+        "released"};
+    static const int64_t weights[] = {0, PLACE_WEIGHT_BYTES, PLACE_WEIGHT_BYTES, PLACE_WEIGHT_BYTES, PLACE_WEIGHT_BYTES,
+                                      0};
+    static const int64_t kv[] = {0, 0, 100 * PLACE_KV_BYTES, 100 * PLACE_KV_BYTES, 0, 0};
+    static const int64_t logits[] = {0, 0, 100 * PLACE_LOGITS_BYTES, PLACE_LOGITS_BYTES, 0, 0};
     place_run("anatomy --contexts 100", 0);
     struct csv_table table = place_csv("anatomy");
     place_assert_columns(&table, anatomy_columns);
-    assert_int_equal(table.row_count, 5);
-    for (size_t row = 0; row < 5; row++) {
+    assert_int_equal(table.row_count, 6);
+    for (size_t row = 0; row < 6; row++) {
         assert_string_equal(place_text(&table, row, "moment"), moments[row]);
         assert_int_equal(place_int(&table, row, "weights_bytes"), weights[row]);
         assert_int_equal(place_int(&table, row, "kv_bytes"), kv[row]);
@@ -38,6 +40,7 @@ static void anatomy_parts_add_up(void **state)
             assert_int_equal(reserved + place_int(&table, row, "overhead_bytes"),
                              place_int(&table, row, "driver_bytes"));
     }
+    assert_int_equal(place_int(&table, 4, "ledger_bytes"), place_int(&table, 1, "ledger_bytes"));
     csv_table_free(&table);
 }
 
@@ -47,9 +50,9 @@ static void anatomy_resumed_has_each_row_once(void **state)
     place_run("anatomy --contexts 16", 0);
     place_run("anatomy --contexts 16,32 --resume", 0);
     struct csv_table table = place_csv("anatomy");
-    assert_int_equal(table.row_count, 10);
-    for (size_t row = 0; row < 10; row++)
-        assert_int_equal(place_int(&table, row, "context"), row < 5 ? 16 : 32);
+    assert_int_equal(table.row_count, 12);
+    for (size_t row = 0; row < 12; row++)
+        assert_int_equal(place_int(&table, row, "context"), row < 6 ? 16 : 32);
     csv_table_free(&table);
 }
 
