@@ -233,7 +233,7 @@ static void weights_as_stored(void **state)
     assert_int_equal(plan_type_find(&request.weight_type, "bf16", "dtype", false, &error), STATUS_OK);
     assert_int_equal(made(&request).stages[0].bytes[PLAN_WEIGHTS], 2 * oss.total);
     /* Llama-3 8B in q8_0: 266,240 values of norms in f32, the rest 34 bytes per 32 */
-    request = request_of(&llama, ENGINE_LLAMACPP, 16, 1);
+    request = request_of(&llama, ENGINE_EXACT, 16, 1);
     assert_int_equal(plan_type_find(&request.weight_type, "q8_0", "dtype", false, &error), STATUS_OK);
     assert_int_equal(made(&request).stages[0].bytes[PLAN_WEIGHTS], (8030261248 - 266240) / 32 * 34 + 266240 * 4);
     /* DeepSeek-V3 in fp8 with scales: a byte for nearly all; embedding and head in bf16 */
@@ -253,6 +253,45 @@ static void weights_as_stored(void **state)
     request = request_of(&gemma, ENGINE_VLLM, 16, 1);
     assert_int_equal(made(&request).stages[0].bytes[PLAN_WEIGHTS], 2 * gemma.total);
     assert_string_equal(made(&request).request.k_type->name, "bf16");
+    shape_free(&gemma);
+}
+
+/* llama.cpp: the input embedding stays in the host's memory, on any number of devices; a tied head is a copy. */
+static void llamacpp_input_is_on_the_host(void **state)
+{
+    (void)state;
+    struct shape llama = published("llama-3-8b"), qwen = published("qwen2.5-0.5b"), gpt2 = published("gpt2"),
+                 gemma = published("gemma-3n-e4b");
+    const uint64_t llama_device = 8030261248 - (uint64_t)128256 * 4096;
+    struct error error = {0};
+    struct plan_request request = request_of(&llama, ENGINE_LLAMACPP, 16, 1);
+    assert_int_equal(made(&request).stages[0].bytes[PLAN_WEIGHTS], 2 * llama_device);
+    request.stages = 2;
+    struct plan two = made(&request);
+    assert_int_equal(two.stages[0].bytes[PLAN_WEIGHTS] + two.stages[1].bytes[PLAN_WEIGHTS], 2 * llama_device);
+    /* 17 layers of 218,112,000 parameters and nothing else: the last norm is on the last stage, with the head */
+    assert_int_equal(two.stages[0].bytes[PLAN_WEIGHTS], 2 * (uint64_t)17 * 218112000);
+    request.engine = ENGINE_VLLM;
+    two = made(&request);
+    assert_int_equal(two.stages[0].bytes[PLAN_WEIGHTS], 2 * (16 * (uint64_t)218112000 + (uint64_t)128256 * 4096));
+    assert_int_equal(two.stages[0].bytes[PLAN_WEIGHTS] + 2 * 4096, two.stages[1].bytes[PLAN_WEIGHTS]);
+
+    request = request_of(&qwen, ENGINE_LLAMACPP, 16, 1);
+    assert_int_equal(made(&request).stages[0].bytes[PLAN_WEIGHTS], 2 * qwen.total);
+    request = request_of(&gpt2, ENGINE_LLAMACPP, 16, 1); /* positions too: 1,024 x 768 */
+    assert_int_equal(plan_type_find(&request.weight_type, "f16", "dtype", false, &error), STATUS_OK);
+    assert_int_equal(made(&request).stages[0].bytes[PLAN_WEIGHTS], 2 * (gpt2.total - 1024 * 768));
+
+    /* Embeddings of each layer, 262,144 x 35 x 256, are looked up too, and quantized as tables are. */
+    const uint64_t per_layer = (uint64_t)262144 * 35 * 256;
+    request = request_of(&gemma, ENGINE_LLAMACPP, 16, 1);
+    assert_int_equal(made(&request).stages[0].bytes[PLAN_WEIGHTS], 2 * (gemma.total - per_layer));
+    request.engine = ENGINE_EXACT;
+    assert_int_equal(plan_type_find(&request.weight_type, "q8_0", "dtype", false, &error), STATUS_OK);
+    assert_in_range(made(&request).stages[0].bytes[PLAN_WEIGHTS], gemma.total / 32 * 34, gemma.total / 32 * 34 * 1.01);
+    shape_free(&llama);
+    shape_free(&qwen);
+    shape_free(&gpt2);
     shape_free(&gemma);
 }
 
@@ -438,7 +477,8 @@ static void pipeline_parallel(void **state)
             assert_true((stage->bytes[PLAN_LOGITS] > 0) == (s == rows[i].stages - 1));
             weights += stage->bytes[PLAN_WEIGHTS];
         }
-        assert_int_equal(weights, 16060522496);
+        /* llama.cpp's input embedding, 128,256 x 4,096, lies on the host */
+        assert_int_equal(weights, 16060522496 - (rows[i].engine >= ENGINE_LLAMACPP ? 1050673152 : 0));
     }
     struct plan plan;
     struct error error = {0};
@@ -704,6 +744,7 @@ int main(void)
         cmocka_unit_test(k_and_v_of_different_types),
         cmocka_unit_test(qwen_7b_on_12_gb),
         cmocka_unit_test(weights_as_stored),
+        cmocka_unit_test(llamacpp_input_is_on_the_host),
         cmocka_unit_test(which_limit_is_first),
         cmocka_unit_test(the_most_is_the_most),
         cmocka_unit_test(needs_never_shrink),

@@ -128,9 +128,12 @@ void plan_say_sources(struct plan *plan)
     plan->stage_rule = plan_stage_rule(request);
     bool exact =
         !request->weight_type ? shape->published != PUBLISHED_FP8_BLOCKS : request->weight_type->block_bytes > 1;
-    plan->source[PLAN_WEIGHTS] = request->weight_type ? "parameters of the config, in the type asked for or loaded"
-                                 : shape->dtype_given ? "parameters of the config, in the type that was published"
-                                                      : "parameters of the config; it names no type, bf16 is assumed";
+    plan->source[PLAN_WEIGHTS] =
+        plan_is_llamacpp(request->engine)
+            ? "parameters of the config, but for the input embedding, which stays in the host's memory"
+        : request->weight_type ? "parameters of the config, in the type asked for or loaded"
+        : shape->dtype_given   ? "parameters of the config, in the type that was published"
+                               : "parameters of the config; it names no type, bf16 is assumed";
     plan->sure[PLAN_WEIGHTS] = shape->not_counted   ? "too low: the config does not describe all of the model"
                                : request->ranks > 1 ? "a rank's share; uneven divisions and padding not counted"
                                : exact && (!request->weight_type || request->weight_type->block_values == 1)

@@ -1,6 +1,6 @@
 /* Bytes of the weights on one device. */
-#include "engine/plan/plan.h"
 #include "engine/plan/plan_count.h"
+#include "engine/plan/plan_parts.h"
 
 #include <string.h>
 
@@ -61,7 +61,9 @@ enum status plan_weights_check(const struct plan_request *request, struct error 
 }
 
 /* A rank's share of the matrices that are divided; K and V projections go on being divided only down to one head each.
- */
+   llama.cpp keeps its input layer, the tables that are looked up and their norm, in the host's memory whatever is
+   offloaded (src/llama-model.cpp, load_tensors: dev_input); a tied head is a copy of its own, which follows the output
+   layer (src/llama-model-loader.cpp, TENSOR_DUPLICATED). */
 uint64_t plan_weight_bytes(const struct plan_request *request, int64_t first, int64_t end, bool is_first, bool is_last,
                            bool *overflow)
 {
@@ -79,11 +81,16 @@ uint64_t plan_weight_bytes(const struct plan_request *request, int64_t first, in
         kept = count_add(overflow, kept, layer->weights.kept);
     }
     uint64_t table = count_mul(overflow, (uint64_t)shape->vocab_size, (uint64_t)shape->hidden_size), tables = 0;
-    if (is_first)
-        tables = table;
-    if (is_last && (!is_first || !shape->tied)) /* a tied head needs the table on the last stage too */
+    bool holds_input = is_first && !plan_is_llamacpp(request->engine);
+    if (holds_input)
+        tables = count_add(overflow, table, shape->edges.tables);
+    if (is_last && (!holds_input || !shape->tied)) /* a tied head needs the table where the input's is not */
         tables = count_add(overflow, tables, table);
-    kept = count_add(overflow, kept, is_first ? shape->edges_kept : 0);
+    if (is_first) {
+        matrices = count_add(overflow, matrices, shape->edges.matrices);
+        kept = count_add(overflow, kept, shape->edges.first - (holds_input ? 0 : shape->edges.input));
+    }
+    kept = count_add(overflow, kept, is_last ? shape->edges.last : 0);
     uint64_t bytes = values_bytes(storage.matrices, matrices, overflow);
     bytes = count_add(overflow, bytes, values_bytes(storage.experts, experts, overflow));
     bytes = count_add(overflow, bytes, values_bytes(storage.tables, count_units(tables, ranks), overflow));

@@ -44,6 +44,15 @@ struct shape_parts {
     uint64_t prediction; /* extra layers that predict further tokens (DeepSeek-V3's MTP): loaded only if used */
 };
 
+/* Parameters before the first layer and after the last, beside embedding and head of vocab_size x hidden_size each. */
+struct shape_edges {
+    uint64_t tables;   /* looked up by token, as the embedding is (Gemma 3n's embeddings of each layer) */
+    uint64_t matrices; /* before the first layer: whole on every rank */
+    uint64_t first;    /* there too: positions, norms, vision towers: whole on every rank, and never quantized */
+    uint64_t input;    /* of `first`: positions and the embedding's norm */
+    uint64_t last;     /* the last norm, the head's bias: likewise */
+};
+
 /* How the published files store the weights. */
 enum published { PUBLISHED_PLAIN, PUBLISHED_MXFP4_EXPERTS, PUBLISHED_FP8_BLOCKS, PUBLISHED_OTHER };
 
@@ -56,8 +65,7 @@ struct shape {
     int64_t layer_count, prediction_layers;  /* layers[] holds the sum of both, prediction layers last */
     struct layer_shape *layers;
     struct shape_parts parts;
-    uint64_t edges_kept; /* last norm and the like: whole on every rank, not in layers[] */
-    uint64_t edges_split;
+    struct shape_edges edges;
     uint64_t total, active; /* parameters; active: used for one token, the routed experts' share only */
     int64_t experts, experts_per_token;
     int64_t widest_mlp; /* values between an MLP's matrices per token, all chosen experts together */

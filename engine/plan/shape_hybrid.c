@@ -190,9 +190,10 @@ enum status describe_gemma3n(struct reader *reader)
     shape->not_counted = "the vision and audio towers";
     gemma3n_layer(reader, inputs, rank, width);
     uint64_t hidden = (uint64_t)shape->hidden_size, per_layer = (uint64_t)(shape->layer_count * width);
-    /* embed_tokens_per_layer, per_layer_model_projection and its norm, AltUp's projections in and out */
-    shape->edges_kept = (uint64_t)vocabulary * per_layer + hidden * per_layer + (uint64_t)width +
-                        2 * (uint64_t)(inputs - 1) * hidden * hidden;
-    shape->parts.other = shape->edges_kept;
+    /* embed_tokens_per_layer; per_layer_model_projection, AltUp's projections in and out; the former's norm */
+    shape->edges.tables = (uint64_t)vocabulary * per_layer;
+    shape->edges.matrices = hidden * per_layer + 2 * (uint64_t)(inputs - 1) * hidden * hidden;
+    shape->edges.first = (uint64_t)width;
+    shape->parts.other = shape->edges.tables + shape->edges.matrices + shape->edges.first;
     return shape_add_layers(reader);
 }

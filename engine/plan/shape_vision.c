@@ -25,7 +25,7 @@ static void add(struct reader *reader, uint64_t parameters)
 {
     struct shape *shape = reader->shape;
     shape->parts.vision = count_add(&reader->overflow, shape->parts.vision, parameters);
-    shape->edges_kept = count_add(&reader->overflow, shape->edges_kept, parameters);
+    shape->edges.first = count_add(&reader->overflow, shape->edges.first, parameters);
 }
 
 /* A layer of a ViT: q, k, v, out with biases, two matrices with biases, two LayerNorms. Widths are at most 2^16. */

@@ -276,12 +276,14 @@ void shape_add_edges(struct reader *reader, int64_t positions, bool embedding_no
     struct scale scale = {.overflow = &reader->overflow, .hidden = (uint64_t)shape->hidden_size};
     uint64_t table = wide(&scale, (uint64_t)shape->vocab_size);
     uint64_t norm = (uint64_t)reader->block.values_per_norm * scale.hidden;
-    put(&scale, &shape->edges_split, &shape->parts.embedding, table);
-    put(&scale, &shape->edges_split, &shape->parts.head, shape->tied ? 0 : table);
-    put(&scale, &shape->edges_kept, &shape->parts.embedding, wide(&scale, (uint64_t)positions));
-    put(&scale, &shape->edges_kept, &shape->parts.biases, reader->head_bias ? (uint64_t)shape->vocab_size : 0);
-    put(&scale, &shape->edges_kept, &shape->parts.norms, embedding_norm ? norm : 0);
-    put(&scale, &shape->edges_kept, &shape->parts.norms, last_norm ? norm : 0);
+    struct shape_parts *parts = &shape->parts;
+    parts->embedding = count_add(scale.overflow, parts->embedding, table);
+    parts->head = count_add(scale.overflow, parts->head, shape->tied ? 0 : table);
+    put(&scale, &shape->edges.input, &parts->embedding, wide(&scale, (uint64_t)positions));
+    put(&scale, &shape->edges.input, &parts->norms, embedding_norm ? norm : 0);
+    put(&scale, &shape->edges.last, &parts->biases, reader->head_bias ? (uint64_t)shape->vocab_size : 0);
+    put(&scale, &shape->edges.last, &parts->norms, last_norm ? norm : 0);
+    shape->edges.first = count_add(scale.overflow, shape->edges.first, shape->edges.input);
 }
 
 void shape_sum(struct reader *reader)
