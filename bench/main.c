@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 static int command_run(int argc, char **argv);
+static int command_profile(int argc, char **argv);
 
 static const struct command {
     const char *name, *arguments, *summary;
@@ -18,6 +19,7 @@ static const struct command {
     {"list", "[models]", "the experiments, or the models that ship", command_list},
     {"info", "[options]", "this machine: device, memory, and its ceilings, measured", command_info},
     {"run", "NAME [options]", "run an experiment: predict, measure, write results/NAME.csv", command_run},
+    {"profile", "[options]", "short for `run profile`: where the time of a pass goes", command_profile},
     {"generate", "[options]", "continue a list of token ids with a model", command_generate},
     {"plan", "[options]", "what a model takes on a card, whether it fits, and what would", command_plan},
     {"audit", "FILE.csv", "recompute published numbers, and say which are wrong", command_audit},
@@ -65,6 +67,11 @@ static int command_run(int argc, char **argv)
     return bench_main(experiment, argc - 1, argv + 1);
 }
 
+static int command_profile(int argc, char **argv)
+{
+    return bench_main(experiment_find("profile"), argc, argv);
+}
+
 static int dispatch(int argc, char **argv)
 {
     const char *word = argc > 1 ? argv[1] : NULL;
@@ -80,7 +87,7 @@ static int dispatch(int argc, char **argv)
         if (strcmp(commands[i].name, word) == 0)
             return commands[i].run(argc - 2, argv + 2);
     return fail_with_list(word ? "no command" : "give a command", word,
-                          "list, info, run, generate, plan, audit, read-log, compare, --help, --version");
+                          "list, info, run, profile, generate, plan, audit, read-log, compare, --help, --version");
 }
 
 /* A results file must not get the number of a stream that the shell closed (2>&-), or messages would go into it. What

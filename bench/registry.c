@@ -16,6 +16,7 @@
     EXPERIMENT(batch) \
     EXPERIMENT(roofline) \
     EXPERIMENT(gqa) \
+    EXPERIMENT(profile) \
 
 #define DECLARED(name) extern const struct experiment name##_experiment;
 #define LISTED(name) &name##_experiment,

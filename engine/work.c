@@ -1,5 +1,7 @@
 #include "engine/work.h"
 
+#include "kernels/work.h"
+
 uint64_t work_matrix_parameters(const struct config *config)
 {
     uint64_t hidden = (uint64_t)config->hidden_size;
@@ -7,19 +9,6 @@ uint64_t work_matrix_parameters(const struct config *config)
     uint64_t kv = (uint64_t)(config->num_key_value_heads * config->head_dim);
     uint64_t layer = hidden * (2 * q + 2 * kv) + 3 * hidden * (uint64_t)config->intermediate_size;
     return (uint64_t)config->num_hidden_layers * layer;
-}
-
-/* Positions seen by rows [start, start + count) together: each sees itself and all before it, at most `window` (0: no
-   window). Rows before position `window` see p + 1, the others `window`. */
-static uint64_t positions_seen(int64_t start, int64_t count, int64_t window)
-{
-    int64_t end = start + count, full_end = window == 0 || end < window ? end : window;
-    uint64_t seen = 0;
-    if (full_end > start)
-        seen += (uint64_t)(full_end - start) * (uint64_t)(start + full_end + 1) / 2;
-    if (end > full_end)
-        seen += (uint64_t)window * (uint64_t)(end - (full_end > start ? full_end : start));
-    return seen;
 }
 
 uint64_t work_flops(const struct config *config, const struct pass_shape *pass)
@@ -37,12 +26,8 @@ uint64_t work_kv_read_bytes(const struct config *config, enum dtype kv_dtype, co
 {
     uint64_t layers = (uint64_t)config->num_hidden_layers, positions = 0;
     uint64_t per_layer = formula_kv_bytes_per_token(config, kv_dtype) / layers;
-    int64_t held = pass->start + pass->count;
-    for (int64_t layer = 0; layer < config->num_hidden_layers; layer++) {
-        int64_t window = config_window(config, layer);
-        int64_t reach = window > 0 ? window + pass->count - 1 : held; /* from the first row's oldest position on */
-        positions += (uint64_t)(reach < held ? reach : held);
-    }
+    for (int64_t layer = 0; layer < config->num_hidden_layers; layer++)
+        positions += positions_read(pass->start, pass->count, config_window(config, layer));
     return per_layer * positions * (uint64_t)pass->sequences;
 }
 

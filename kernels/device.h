@@ -21,6 +21,7 @@ extern "C" {
 
 struct device;
 struct device_event;
+struct device_probes;
 
 /* What a device is, fixed after opening. Fields that a device does not have are 0 or "". */
 struct device_info {
@@ -197,6 +198,7 @@ struct device {
     const struct device_ops *ops;
     struct device_info info;
     int graphs; /* replay decode passes where the device can; 1 when opened, to be set by the device's user */
+    const struct device_probes *probes; /* kernels/probes.h; NULL where the device has none */
 };
 
 /* Opens "cpu", "cuda" or "cuda:N"; NULL or "auto" takes cuda where a driver and a device answer, else cpu.

@@ -1,7 +1,7 @@
 /* What only a device with graphs and limited memory can get wrong: recorded passes against launched ones, running out
    of memory at every allocation, and the byte models of its kernels. KVLAB_TEST_DEVICE=cuda, on a card or the stand-in;
    on the CPU the first and the last hold too. */
-#include "kernels/cuda/bytes.h"
+#include "kernels/work.h"
 #include "tests/support.h"
 
 #include <dlfcn.h>
@@ -207,7 +207,7 @@ static void byte_models(void **state)
     /* 3 x 8 -> 5 in bf16 with bias, y in f32: 40 weights, 24 x, 5 bias of 2 bytes; 15 y of 4 */
     struct linear_args linear = {
         .rows = 3, .in = 8, .out = 5, .dtype = DTYPE_BF16, .out_dtype = DTYPE_F32, .bias = &some};
-    assert_int_equal(few_rows_bytes(&linear), 69 * 2 + 15 * 4);
+    assert_int_equal(linear_bytes(&linear), 69 * 2 + 15 * 4);
     /* 100 keys, 2 KV heads of 64 in f16: 25,600 values of K and V; 8 heads: 512 of q in f32, 512 out in bf16 */
     struct attention_args attention = {
         .heads = 8, .kv_heads = 2, .head_dim = 64, .out_dtype = DTYPE_BF16, .kv = {.dtype = DTYPE_F16}};

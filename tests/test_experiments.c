@@ -46,6 +46,7 @@ static const struct {
     {"gqa", "num_key_value_heads,kind,bytes_per_token,tpot_ms_p50,percent_of_read_ceiling"},
     {"capacity", "budget_bytes,context,policy,predicted_sequences,measured_sequences,limit,utilization_percent"},
     {"oom", "budget_bytes,requested_bytes,ledger_bytes,weights_loaded_percent,missing_bytes,message"},
+    {"profile", "phase,context,batch,graphs,operation,calls,time_ms,share_percent,bytes,gbps,percent_of_read_ceiling"},
     {"paged", "policy,block_size,requests,used_bytes,allocated_bytes,utilization_percent,internal_waste_percent,"
               "external_waste_percent,max_concurrent"},
     {"batching", "policy,slots,load,requests,output_tokens,steps,idle_cells_percent,tokens_per_s,ttft_ms_p50,"
@@ -162,6 +163,7 @@ static const struct {
     {"roofline", "--contexts 16 --batch 2 --reps 2 --quick", "--contexts 8,16,24 --batch 2,3 --reps 2 --quick"},
     {"slope", "--contexts 600,900", "--contexts 600,700,900"},
     {"oom", "--budget 50000", "--budget 50000"},
+    {"profile", "--contexts 16 --batch 2 --reps 2", "--contexts 8,16 --batch 1,2 --reps 2"},
     {"gqa", "--contexts 16 --reps 2 --quick", "--contexts 16 --reps 2 --quick"},
 };
 

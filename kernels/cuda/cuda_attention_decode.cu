@@ -2,7 +2,7 @@
    DECODE_HEADS query heads: a warp takes 16 keys at a time, its K and V rows loaded straight into the registers that
    the products want, and scores are kept the wrong way round (keys down, heads across), so that one product serves 8
    heads. q and the weights are rounded to the cache's type, sums are f32. Bytes moved: attention_decode_bytes() in
-   bytes.h: K and V once for groups of up to DECODE_HEADS. */
+   kernels/work.h: K and V once for groups of up to DECODE_HEADS. */
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/mma.cuh"
 

@@ -1,6 +1,6 @@
 /* Products with few rows, y = x weight^T + bias, by plain multiply-adds. Bound by reading the weights: every weight is
    read once, 16 bytes at a time with several loads in flight, and serves all rows.
-   Bytes moved: few_rows_bytes() in bytes.h. */
+   Bytes moved: linear_bytes() in kernels/work.h. */
 #include "kernels/cuda/types.cuh"
 
 enum { THREADS = 256, WARPS = THREADS / 32, IN_FLIGHT = 4 };
