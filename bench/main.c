@@ -87,7 +87,7 @@ static int dispatch(int argc, char **argv)
         if (strcmp(commands[i].name, word) == 0)
             return commands[i].run(argc - 2, argv + 2);
     return fail_with_list(word ? "no command" : "give a command", word,
-                          "list, info, run, profile, generate, plan, audit, read-log, compare, --help, --version");
+                          "list, info, run, generate, profile, plan, audit, read-log, compare, --help, --version");
 }
 
 /* A results file must not get the number of a stream that the shell closed (2>&-), or messages would go into it. What

@@ -100,7 +100,7 @@ static enum status read_bytes(struct device *device, const void *memory, size_t 
 
 static enum status linear(struct device *device, const struct linear_args *args, struct error *error)
 {
-    bool ceiling = args->in >= 2048; /* larger than any model here */
+    bool ceiling = args->in >= 128; /* larger than any model here */
     if (ceiling)
         advance(1.0);
     return ceiling ? STATUS_OK : now.real->linear(device, args, error);
