@@ -143,9 +143,16 @@ static enum status normalise(struct model *model, const void *weight, const floa
     return device->ops->rms_norm(device, &args, error);
 }
 
+/* The narrower of the layer's own window and the cache's; 0: there is none. */
+static int attention_window(const struct config *config, int layer, const struct kv_options *cache)
+{
+    int of_layer = (int)config_window(config, layer);
+    return of_layer == 0 || (cache->window > 0 && cache->window < of_layer) ? cache->window : of_layer;
+}
+
 /* delta = o(attention(rope(q(normed)), rope(k(normed)), v(normed))), K and V going through the cache. */
 static enum status attention_block(struct model *model, int layer, const struct device_batch *batch,
-                                   enum dtype kv_dtype, struct error *error)
+                                   const struct kv_options *cache, struct error *error)
 {
     const struct config *config = model->config;
     const struct layer_weights *weights = &model->weights.layers[layer];
@@ -154,7 +161,7 @@ static enum status attention_block(struct model *model, int layer, const struct 
     int64_t hidden = config->hidden_size, q_width = config->num_attention_heads * config->head_dim;
     int64_t kv_width = config->num_key_value_heads * config->head_dim;
     size_t pointers = (size_t)layer * (size_t)model->limits.max_sequences;
-    struct device_kv kv = {kv_dtype, model->buffers->on_device.keys + pointers,
+    struct device_kv kv = {cache->dtype, model->buffers->on_device.keys + pointers,
                            model->buffers->on_device.values + pointers};
 
     if (project(model, buffer[Q], DTYPE_F32, buffer[NORMED], weights->q, weights->q_bias, batch->rows, hidden, q_width,
@@ -186,7 +193,7 @@ static enum status attention_block(struct model *model, int layer, const struct 
         .kv_heads = rope.kv_heads,
         .head_dim = rope.head_dim,
         .scale = (float)(1.0 / sqrt((double)config->head_dim)),
-        .window = (int)config_window(config, layer),
+        .window = attention_window(config, layer, cache),
     };
     if (device->ops->rope_store(device, &rope, error) != STATUS_OK ||
         device->ops->attention(device, &attention, error) != STATUS_OK)
@@ -214,7 +221,7 @@ static enum status mlp_block(struct model *model, int layer, int rows, struct er
 }
 
 /* All layers: leaves the last MLP's output in delta, still to be added to the residual. */
-static enum status run_layers(struct model *model, const struct device_batch *batch, enum dtype kv_dtype,
+static enum status run_layers(struct model *model, const struct device_batch *batch, const struct kv_options *cache,
                               struct error *error)
 {
     const struct config *config = model->config;
@@ -229,7 +236,7 @@ static enum status run_layers(struct model *model, const struct device_batch *ba
         const struct layer_weights *weights = &model->weights.layers[layer];
         const float *from_mlp = layer > 0 ? buffer[DELTA] : NULL;
         if (normalise(model, weights->input_norm, from_mlp, NULL, batch->rows, error) != STATUS_OK ||
-            attention_block(model, layer, batch, kv_dtype, error) != STATUS_OK ||
+            attention_block(model, layer, batch, cache, error) != STATUS_OK ||
             normalise(model, weights->post_norm, buffer[DELTA], NULL, batch->rows, error) != STATUS_OK ||
             mlp_block(model, layer, batch->rows, error) != STATUS_OK)
             return error->status;
@@ -258,8 +265,8 @@ static int longest_context(const struct device_batch *batch)
 }
 
 /* Layers and head over a batch that is on the device; the device may replay what it recorded of an earlier pass. */
-static enum status run_pass(struct model *model, const struct device_batch *batch, enum dtype kv_dtype, int logits_rows,
-                            void *logits, struct error *error)
+static enum status run_pass(struct model *model, const struct device_batch *batch, const struct kv_options *cache,
+                            int logits_rows, void *logits, struct error *error)
 {
     struct device *device = ledger_device(model->ledger);
     const struct device_pass shape = {
@@ -267,13 +274,14 @@ static enum status run_pass(struct model *model, const struct device_batch *batc
         .sequences = batch->sequences,
         .logits_rows = logits_rows,
         .context = longest_context(batch),
-        .kv_dtype = kv_dtype,
+        .window = cache->window,
+        .kv_dtype = cache->dtype,
         .logits = logits,
     };
     int replayed;
     if (device->ops->pass_begin(device, &shape, &replayed, error) != STATUS_OK)
         return error->status;
-    enum status status = replayed ? STATUS_OK : run_layers(model, batch, kv_dtype, error);
+    enum status status = replayed ? STATUS_OK : run_layers(model, batch, cache, error);
     if (!replayed && status == STATUS_OK && logits_rows > 0)
         status = run_head(model, logits_rows, logits, error);
     return device->ops->pass_end(device, status, error);
@@ -294,7 +302,7 @@ enum status model_forward(struct model *model, struct kv_cache *cache, const str
            (logits->dtype == model->weights.dtype && logits->rows + logits_rows <= logits->capacity));
     void *logits_to = logits_rows > 0 ? logits_row(logits, logits->rows) : NULL;
     if (send_batch(model, cache, batch, sequences, &on_device, error) != STATUS_OK ||
-        run_pass(model, &on_device, kv_get_options(cache)->dtype, logits_rows, logits_to, error) != STATUS_OK)
+        run_pass(model, &on_device, kv_get_options(cache), logits_rows, logits_to, error) != STATUS_OK)
         return error->status;
     model->positions_processed += (uint64_t)rows;
     if (logits_rows > 0)
@@ -309,7 +317,7 @@ enum status model_prefill(struct model *model, struct kv_cache *cache, int seque
 {
     if (chunk <= 0 || chunk > model->limits.max_rows)
         chunk = model->limits.max_rows;
-    if (kv_make_room(cache, sequence, kv_length(cache, sequence) + count, error) != STATUS_OK)
+    if (kv_make_room_ahead(cache, sequence, kv_length(cache, sequence) + count, error) != STATUS_OK)
         return error->status;
     for (int done = 0; done < count; done += chunk) {
         if (model->stop != NULL && *model->stop)

@@ -32,7 +32,7 @@ static enum status generation_init(struct generation *g, int prompt_tokens, stru
     if (g->row == NULL || g->values == NULL || g->scratch == NULL || g->tokens == NULL)
         return error_set(error, STATUS_DEVICE, "generation: out of host memory");
     if (logits_init(&g->logits, ledger, g->model->config, g->model->weights.dtype, 1, error) != STATUS_OK ||
-        kv_make_room(g->cache, g->sequence, prompt_tokens + g->options->new_tokens - 1, error) != STATUS_OK ||
+        kv_make_room_ahead(g->cache, g->sequence, prompt_tokens + g->options->new_tokens - 1, error) != STATUS_OK ||
         device->ops->event_create(device, &g->start, error) != STATUS_OK ||
         device->ops->event_create(device, &g->first, error) != STATUS_OK)
         return error->status;

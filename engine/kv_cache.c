@@ -130,6 +130,7 @@ enum status kv_open(struct kv_cache **out, struct ledger *ledger, const struct c
     assert(options->policy == KV_EXACT || options->max_tokens > 0);
     assert(options->policy != KV_PAGED || (options->block_size > 0 && options->pool_blocks > 0));
     assert(options->policy == KV_PAGED || !options->prefix_cache);
+    assert(options->window >= 0 && (options->window == 0 || !options->prefix_cache));
     *out = NULL;
     struct kv_cache *cache = calloc(1, sizeof *cache);
     if (cache == NULL)
@@ -187,7 +188,7 @@ enum status kv_sequence_open(struct kv_cache *cache, int *out, struct error *err
     if (s == cache->options.max_sequences)
         return error_set(error, STATUS_DEVICE, "KV cache: all %d sequences are taken", s);
     struct sequence *sequence = &cache->sequences[s];
-    sequence->length = sequence->capacity = sequence->blocks = sequence->published = 0;
+    sequence->length = sequence->capacity = sequence->blocks = sequence->published = sequence->passed = 0;
     sequence->block_size = cache->options.policy == KV_PAGED ? cache->options.block_size : 0;
     if (cache->options.policy == KV_RESERVED) {
         if (tensors_alloc(cache, sequence->tensors, cache->options.max_tokens, error) != STATUS_OK)
@@ -281,6 +282,12 @@ enum status kv_make_room(struct kv_cache *cache, int number, int tokens, struct 
     return tokens > sequence->capacity ? exact_resize(cache, sequence, tokens, error) : STATUS_OK;
 }
 
+enum status kv_make_room_ahead(struct kv_cache *cache, int number, int tokens, struct error *error)
+{
+    bool gives_back = cache->options.policy == KV_PAGED && cache->options.window > 0;
+    return gives_back && tokens <= cache->options.max_tokens ? STATUS_OK : kv_make_room(cache, number, tokens, error);
+}
+
 int kv_length(const struct kv_cache *cache, int sequence)
 {
     return kv_sequence_at(cache, sequence)->length;
@@ -291,12 +298,16 @@ void kv_advance(struct kv_cache *cache, int number, int tokens)
     struct sequence *sequence = kv_sequence_at(cache, number);
     assert(tokens >= 0 && sequence->length + tokens <= sequence->capacity);
     sequence->length += tokens;
+    if (cache->options.policy == KV_PAGED && cache->options.window > 0)
+        kv_paged_pass(cache, sequence);
 }
 
 enum status kv_truncate(struct kv_cache *cache, int number, int tokens, struct error *error)
 {
     struct sequence *sequence = kv_sequence_at(cache, number);
     assert(tokens >= 0 && tokens <= sequence->length);
+    assert(tokens == 0 || tokens - cache->options.window + 1 >= sequence->passed * sequence->block_size ||
+           sequence->passed == 0);
     if (cache->options.policy == KV_EXACT && tokens > 0 && tokens < sequence->capacity)
         return exact_resize(cache, sequence, tokens, error);
     if (cache->options.policy == KV_EXACT && tokens == 0)
@@ -311,7 +322,7 @@ enum status kv_copy_sequence(struct kv_cache *cache, int from, int to, struct er
 {
     const struct sequence *source = kv_sequence_at(cache, from);
     struct sequence *target = kv_sequence_at(cache, to);
-    assert(from != to && target->length == 0);
+    assert(from != to && target->length == 0 && source->passed == 0);
     if (kv_make_room(cache, to, source->length, error) != STATUS_OK)
         return error->status;
     for (int layer = 0; layer < cache->layers; layer++) {

@@ -23,7 +23,13 @@ struct kv_options {
     int max_tokens;    /* reserved and paged: longest sequence */
     int pool_blocks;   /* paged: blocks in the pool */
     bool prefix_cache; /* paged: blocks can be found again by their tokens */
+    int window;        /* a query sees the last so many tokens, its own among them; 0: all. Paged: what no later query
+                          can see goes back to the pool, block by block; not together with prefix_cache */
 };
+
+/* Blocks that a sequence of a windowed paged cache holds at most while passes add `rows` tokens each: those that
+   window + rows - 1 adjacent positions can touch, which is about (window + rows) / block_size, however long it gets. */
+int kv_window_blocks(int window, int block_size, int rows);
 
 /* One tensor that the cache really holds. */
 struct kv_tensor {
@@ -54,11 +60,16 @@ void kv_sequence_close(struct kv_cache *cache, int sequence);
    blocks or memory: the sequence is then unchanged; only where the device itself refuses memory that the budget would
    allow, midway through an exact sequence's tensors, is it emptied. */
 enum status kv_make_room(struct kv_cache *cache, int sequence, int tokens, struct error *error);
+/* The same for a sequence that will grow to `tokens` in several passes, so that running out shows at once, and an exact
+   cache grows once. Where a window gives blocks back on the way none are taken yet: what is needed depends on the
+   passes. */
+enum status kv_make_room_ahead(struct kv_cache *cache, int sequence, int tokens, struct error *error);
 /* Positions stored so far; kv_advance() is called by the forward pass once it has stored them. */
 int kv_length(const struct kv_cache *cache, int sequence);
 void kv_advance(struct kv_cache *cache, int sequence, int tokens);
 /* Forgets all but the first `tokens` positions; an exact cache shrinks to them, a paged one gives blocks back. A
-   reserved one keeps the memory as it is: kv_advance() over positions that were stored before brings them back. */
+   reserved one keeps the memory as it is: kv_advance() over positions that were stored before brings them back. What a
+   window gave back does not come again: to 0, or to a length whose window is still there. */
 enum status kv_truncate(struct kv_cache *cache, int sequence, int tokens, struct error *error);
 /* Copies the positions of one sequence into another, empty one (real memory, nothing shared). */
 enum status kv_copy_sequence(struct kv_cache *cache, int from, int to, struct error *error);
@@ -89,8 +100,9 @@ uint64_t kv_tensor_bytes(const struct kv_cache *cache);
 
 /* What the device needs to address sequence `sequence` (host arrays; used by the forward pass). */
 int kv_block_size(const struct kv_cache *cache, int sequence);
-int kv_block_table(const struct kv_cache *cache, int sequence, const int32_t **table); /* returns entries in use */
-void *kv_layer_keys(const struct kv_cache *cache, int sequence, int layer);            /* device memory */
+/* Returns entries in use; -1 stands for blocks before the window. */
+int kv_block_table(const struct kv_cache *cache, int sequence, const int32_t **table);
+void *kv_layer_keys(const struct kv_cache *cache, int sequence, int layer); /* device memory */
 void *kv_layer_values(const struct kv_cache *cache, int sequence, int layer);
 
 #endif

@@ -17,6 +17,7 @@ struct sequence {
     int32_t *table;        /* [max_blocks] block numbers */
     int blocks;            /* entries in use */
     int published;         /* paged: the first so many of them are in the prefix cache */
+    int passed;            /* paged: the first so many lie before the window: given back, -1 in the table */
     void **tensors[SIDES]; /* exact, reserved: [layers] */
 };
 
@@ -40,6 +41,8 @@ enum status kv_copy_block(struct kv_cache *cache, int from, int to, int tokens, 
 enum status kv_paged_init(struct kv_cache *cache, struct error *error);
 void kv_paged_free(struct kv_cache *cache);
 enum status kv_paged_make_room(struct kv_cache *cache, struct sequence *sequence, int tokens, struct error *error);
+/* Lets go of the blocks that lie wholly before the window of the next position. */
+void kv_paged_pass(struct kv_cache *cache, struct sequence *sequence);
 /* Lets go of the blocks beyond those of the first `tokens` positions. */
 void kv_paged_release(struct kv_cache *cache, struct sequence *sequence, int tokens);
 

@@ -84,12 +84,29 @@ enum status kv_paged_make_room(struct kv_cache *cache, struct sequence *sequence
     return STATUS_OK;
 }
 
+int kv_window_blocks(int window, int block_size, int rows)
+{
+    return (window + rows - 1 + block_size - 2) / block_size + 1;
+}
+
+/* A query at position p sees (p - window, p]; the next one is at `length`. */
+void kv_paged_pass(struct kv_cache *cache, struct sequence *sequence)
+{
+    int before = sequence->length - cache->options.window + 1;
+    for (; (sequence->passed + 1) * cache->options.block_size <= before; sequence->passed++) {
+        block_pool_release(&cache->blocks, sequence->table[sequence->passed]);
+        sequence->table[sequence->passed] = -1;
+    }
+}
+
 /* The last goes first: of blocks that can be found again, a chain's end is evicted before its beginning. */
 void kv_paged_release(struct kv_cache *cache, struct sequence *sequence, int tokens)
 {
     int keep = blocks_of(cache, tokens), full = tokens / cache->options.block_size;
     while (sequence->blocks > keep)
-        block_pool_release(&cache->blocks, sequence->table[--sequence->blocks]);
+        if (--sequence->blocks >= sequence->passed)
+            block_pool_release(&cache->blocks, sequence->table[sequence->blocks]);
+    sequence->passed = sequence->passed < keep ? sequence->passed : keep;
     sequence->capacity = sequence->blocks * cache->options.block_size;
     sequence->published = sequence->published < full ? sequence->published : full;
 }
@@ -104,9 +121,11 @@ enum status kv_fork(struct kv_cache *cache, int from, int *to, struct error *err
         return error->status;
     struct sequence *target = kv_sequence_at(cache, *to);
     for (int b = 0; b < blocks_of(cache, source->length); b++) {
-        block_pool_share(&cache->blocks, source->table[b]);
+        if (b >= source->passed)
+            block_pool_share(&cache->blocks, source->table[b]);
         append_block(cache, target, source->table[b]);
     }
+    target->passed = source->passed;
     target->length = source->length;
     target->published = source->published;
     return STATUS_OK;

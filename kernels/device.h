@@ -120,6 +120,7 @@ struct workspace_shape {
 struct device_pass {
     int rows, sequences, logits_rows;
     int context; /* the longest of the batch, with its new rows */
+    int window;  /* the cache's own, beside those of the model's layers; 0: none */
     enum dtype kv_dtype;
     const void *logits; /* where the head writes its logits_rows rows */
 };

@@ -51,7 +51,7 @@ void cuda_passes_close(struct cuda_device *cuda)
 static bool same_shape(const struct device_pass *a, const struct device_pass *b)
 {
     return a->rows == b->rows && a->sequences == b->sequences && a->logits_rows == b->logits_rows &&
-           a->context == b->context && a->kv_dtype == b->kv_dtype && a->logits == b->logits;
+           a->context == b->context && a->window == b->window && a->kv_dtype == b->kv_dtype && a->logits == b->logits;
 }
 
 /* The pass of this shape, or else the place for it. */
