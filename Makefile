@@ -202,7 +202,7 @@ $(BUILD)/tests/test_standin_%: $(BUILD)/tests/test_standin_%.o $(STANDIN_OBJECTS
 	$(Q)$(CXX) $(CFLAGS) $(LDFLAGS) $^ -lcmocka -ldl -o $@
 
 ## test-standin: the tests that a device must pass, and the first experiments, through the CUDA sources on the stand-in
-STANDIN_TESTS  := kernels attention forward window golden cuda
+STANDIN_TESTS  := kernels attention kv_ops forward window golden cuda
 STANDIN_DEVICE  = $(CUDA_SOURCES:%.cu=$(BUILD)/standin/%.o) $(BUILD)/standin/kernels/errors.o \
     $(BUILD)/standin/kernels/dtype.o
 test-standin: $(STANDIN_TESTS:%=$(BUILD)/standin/test_%) $(BUILD)/standin/kvlab $(BUILD)/standin/libkvlab-cuda.so

@@ -161,8 +161,9 @@ static enum status attention_block(struct model *model, int layer, const struct 
     int64_t hidden = config->hidden_size, q_width = config->num_attention_heads * config->head_dim;
     int64_t kv_width = config->num_key_value_heads * config->head_dim;
     size_t pointers = (size_t)layer * (size_t)model->limits.max_sequences;
-    struct device_kv kv = {cache->dtype, model->buffers->on_device.keys + pointers,
-                           model->buffers->on_device.values + pointers};
+    struct device_kv kv = {.dtype = cache->dtype,
+                           .k = model->buffers->on_device.keys + pointers,
+                           .v = model->buffers->on_device.values + pointers};
 
     if (project(model, buffer[Q], DTYPE_F32, buffer[NORMED], weights->q, weights->q_bias, batch->rows, hidden, q_width,
                 error) != STATUS_OK ||

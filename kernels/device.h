@@ -63,11 +63,14 @@ struct device_batch {
 
 /* K and V of one layer. Position p of sequence s lies in block b = block_table[s][p / block_size[s]], slot
    p % block_size[s], and the head_dim values of head h start at element
-       ((b * kv_heads + h) * block_size[s] + slot) * head_dim        of k[s], and likewise of v[s]. */
+       ((b * kv_heads + h) * block_size[s] + slot) * head_dim        of k[s], and likewise of v[s];
+   where the type has scales (int8), theirs is the element
+       (b * kv_heads + h) * block_size[s] + slot                     of k_scale[s] and of v_scale[s]. */
 struct device_kv {
     enum dtype dtype;
     void *const *k; /* [sequences] pointers to device memory; the array itself lies in device memory too */
     void *const *v;
+    float *const *k_scale, *const *v_scale; /* likewise; NULL where the type has no scales */
 };
 
 struct attention_args {
@@ -79,6 +82,29 @@ struct attention_args {
     int heads, kv_heads, head_dim; /* query head h reads KV head h / (heads / kv_heads) */
     float scale;                   /* 1 / sqrt(head_dim) */
     int window;                    /* 0: all earlier positions; else position p sees (p - window, p] */
+};
+
+/* mass[s][h][p] += sum over rows r of sequence s and query heads of KV head h of the softmax weight that r gives to
+   position p: what attention() multiplies V with. One row adds heads / kv_heads in all over the positions that it sees.
+ */
+struct attention_mass_args {
+    const struct device_batch *batch;
+    struct device_kv kv; /* V is not read */
+    const float *q;      /* [rows][heads][head_dim] f32, rotated */
+    float *mass;         /* [sequences][kv_heads][slots] f32, added to; slots past the context are left alone */
+    int slots;           /* at least the longest context of the batch */
+    int heads, kv_heads, head_dim;
+    float scale;
+    int window; /* as in attention_args */
+};
+
+/* For each sequence s and KV head h the row of position from[s][h], K and V and their scales, onto that of to[s][h];
+   -1 in either leaves the head as it is. */
+struct kv_move_args {
+    const struct device_batch *batch; /* only sequences, block_table, block_size and blocks_per_sequence are read */
+    struct device_kv kv;
+    const int32_t *from, *to; /* [sequences][kv_heads] positions, below the block table's room */
+    int kv_heads, head_dim;
 };
 
 struct rope_store_args {
@@ -135,7 +161,8 @@ struct device_ops {
     enum status (*memory)(struct device *, struct device_memory *, struct error *);
 
     /* Fills count values of the given type with seeded uniform random numbers in [-scale, scale); value i depends on
-       seed and i alone, never on the number of threads. scale 0 is refused: synthetic weights are never zeros. */
+       seed and i alone, never on the number of threads. scale 0 is refused: synthetic weights are never zeros. int8 is
+       filled with codes: scale and value are whole steps of +-127, the scales beside them are filled apart. */
     enum status (*fill_random)(struct device *, void *values, enum dtype, size_t count, uint64_t seed, float scale,
                                struct error *);
     enum status (*fill_value)(struct device *, void *values, enum dtype, size_t count, float value, struct error *);
@@ -174,11 +201,17 @@ struct device_ops {
        [half] (Su et al. 2021; half = head_dim / 2) */
     enum status (*rope_table)(struct device *, float *cos_sin, const int32_t *positions, const float *inverse_frequency,
                               int rows, int half, struct error *);
-    /* Rotates q and k, pairing value i with value i + head_dim/2 as Hugging Face does; writes k and v into the blocks.
-     */
+    /* Rotates q and k, pairing value i with value i + head_dim/2 as Hugging Face does; writes k and v into the blocks,
+       rounded to the cache's type. int8: a row of head_dim values gets scale = largest |value| / 127 and the codes
+       nearest to value / scale; a row with a NaN or an infinity reads back as NaNs. */
     enum status (*rope_store)(struct device *, const struct rope_store_args *, struct error *);
     /* softmax(q k^T * scale) v over the cached positions that each row may see          (Vaswani et al. 2017, eq. 1) */
     enum status (*attention)(struct device *, const struct attention_args *, struct error *);
+    /* The weights of that softmax, summed over queries: what heavy hitters and persistence of importance go by
+       (Zhang et al. 2023, H2O, section 4; Liu et al. 2023, Scissorhands, section 4) */
+    enum status (*attention_mass)(struct device *, const struct attention_mass_args *, struct error *);
+    /* One row of the cache onto another, per sequence and KV head; one layer */
+    enum status (*kv_move)(struct device *, const struct kv_move_args *, struct error *);
     /* out[r][i] = silu(gate[r][i]) * up[r][i]; gate, up [rows][width] f32, out working type     (Shazeer 2020) */
     enum status (*swiglu)(struct device *, void *out, const float *gate, const float *up, enum dtype, int rows,
                           int width, struct error *);

@@ -128,12 +128,15 @@ void array_drop(struct array *a)
 
 double unit_roundoff(enum dtype dtype)
 {
-    return dtype == DTYPE_F32 ? 0x1p-24 : dtype == DTYPE_F16 ? 0x1p-11 : 0x1p-8;
+    static const double units[] = {
+        [DTYPE_F32] = 0x1p-24, [DTYPE_F16] = 0x1p-11, [DTYPE_BF16] = 0x1p-8, [DTYPE_FP8_E4M3] = 0x1p-4};
+    assert_true(dtype < DTYPE_INT8);
+    return units[dtype];
 }
 
 static double allowed(const struct array *a, double expected, double slack)
 {
-    double floor = a->dtype == DTYPE_F16 ? 0x1p-25 : 0x1p-126;
+    double floor = a->dtype == DTYPE_F16 ? 0x1p-25 : a->dtype == DTYPE_FP8_E4M3 ? 0x1p-10 : 0x1p-126;
     return slack + unit_roundoff(a->dtype) * (fabs(expected) + slack) + floor;
 }
 

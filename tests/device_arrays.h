@@ -4,9 +4,9 @@
    On the CPU all variants of the hot loops that this processor can run take part; KVLAB_TEST_DEVICE=cuda runs the same
    against that device.
 
-   Tolerances: u is the unit roundoff of the output's type (f32 2^-24, f16 2^-11, bf16 2^-8). A sum of n f32 products
-   may be off by about 2^-24 sqrt(n) times the sum of their magnitudes (rounding errors add like a random walk; the
-   kernels' many partial sums make it less). */
+   Tolerances: u is the unit roundoff of the output's type (f32 2^-24, f16 2^-11, bf16 2^-8, fp8 2^-4). A sum of n f32
+   products may be off by about 2^-24 sqrt(n) times the sum of their magnitudes (rounding errors add like a random walk;
+   the kernels' many partial sums make it less). */
 #ifndef KVLAB_TESTS_DEVICE_ARRAYS_H
 #define KVLAB_TESTS_DEVICE_ARRAYS_H
 
@@ -23,7 +23,7 @@
 #include <cmocka.h>
 
 enum { VARIANTS = 4, TYPES = 3, GUARD_BYTES = 256 };
-extern const enum dtype all_types[TYPES];
+extern const enum dtype all_types[TYPES]; /* of weights; caches have all DTYPE_COUNT */
 
 /* Opens variant number i with that many threads, or NULL: not on this processor. */
 struct device *open_variant(size_t i, int threads);

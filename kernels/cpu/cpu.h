@@ -55,6 +55,7 @@ enum status cpu_rms_norm(struct device *device, const struct rms_norm_args *args
 enum status cpu_rope_table(struct device *device, float *cos_sin, const int32_t *positions,
                            const float *inverse_frequency, int rows, int half, struct error *error);
 enum status cpu_rope_store(struct device *device, const struct rope_store_args *args, struct error *error);
+enum status cpu_kv_move(struct device *device, const struct kv_move_args *args, struct error *error);
 enum status cpu_swiglu(struct device *device, void *out, const float *gate, const float *up, enum dtype dtype, int rows,
                        int width, struct error *error);
 enum status cpu_argmax(struct device *device, int32_t *index, const void *logits, enum dtype dtype, int rows, int vocab,
@@ -84,6 +85,7 @@ enum status cpu_matrix_multiply(struct cpu_matrix *matrix, const struct cpu_prod
 
 /* ---- cpu_attention.c */
 enum status cpu_attention(struct device *device, const struct attention_args *args, struct error *error);
+enum status cpu_attention_mass(struct device *device, const struct attention_mass_args *args, struct error *error);
 size_t cpu_attention_workspace(const struct cpu_device *device, const struct workspace_shape *shape);
 
 #endif

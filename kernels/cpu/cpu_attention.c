@@ -4,7 +4,7 @@
    one row (decode) is cut along its keys instead, into at most PARTS parts whose size depends on the context alone;
    each gives an unnormalised result, and a second step joins them (Dao et al. 2023, "Flash-Decoding"). So few KV heads
    still keep all threads busy, and the result does not depend on how many threads there are. Bytes moved by decode:
-   context * kv_heads * head_dim * 2 * size(kv dtype), once per row. */
+   context * kv_heads * 2 * (head_dim * size(kv dtype) + scale), once per row. */
 #include "kernels/cpu/cpu.h"
 
 #include <assert.h>
@@ -82,6 +82,8 @@ static struct hot_attend tile_of(const struct plan *plan, int sequence, int kv_h
         .positions = batch->positions + row,
         .k = args->kv.k[sequence],
         .v = args->kv.v[sequence],
+        .k_scale = args->kv.k_scale ? args->kv.k_scale[sequence] : NULL,
+        .v_scale = args->kv.v_scale ? args->kv.v_scale[sequence] : NULL,
         .block_table = batch->block_table + (size_t)sequence * (size_t)batch->blocks_per_sequence,
         .q_stride = q_row,
         .kv_dtype = args->kv.dtype,
@@ -251,5 +253,45 @@ enum status cpu_attention(struct device *device, const struct attention_args *ar
             decode++;
         }
     }
+    return STATUS_OK;
+}
+
+/* ---- the weights of that softmax, summed up */
+
+/* All rows of a sequence with the query heads of one KV head, one after the other: nobody else adds to that row of
+ * mass.
+ */
+static void mass_of(const struct plan *plan, const struct attention_mass_args *args, int sequence, int kv_head,
+                    float *scratch)
+{
+    const int32_t *first_row = args->batch->host_first_row + sequence;
+    float *mass = args->mass + ((size_t)sequence * (size_t)args->kv_heads + (size_t)kv_head) * (size_t)args->slots;
+    for (int row = first_row[0]; row < first_row[1]; row++) {
+        struct hot_attend tile = tile_of(plan, sequence, kv_head, row, 1);
+        tile.maximum = scratch;
+        tile.sum = tile.maximum + cpu_round_up((size_t)tile.group, HOT_PAD);
+        tile.scratch = tile.sum + cpu_round_up((size_t)tile.group, HOT_PAD);
+        plan->hot->mass(&tile, mass);
+    }
+}
+
+enum status cpu_attention_mass(struct device *device, const struct attention_mass_args *args, struct error *error)
+{
+    const struct cpu_device *cpu = cpu_of(device);
+    (void)error;
+    const struct attention_args attention = {.batch = args->batch,
+                                             .kv = args->kv,
+                                             .q = args->q,
+                                             .heads = args->heads,
+                                             .kv_heads = args->kv_heads,
+                                             .head_dim = args->head_dim,
+                                             .scale = args->scale,
+                                             .window = args->window};
+    const struct plan plan = make_plan(cpu, &attention, 0);
+    const int items = args->batch->sequences * args->kv_heads;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(cpu->threads) if (items > 1)
+    for (int item = 0; item < items; item++)
+        mass_of(&plan, args, item / args->kv_heads, item % args->kv_heads,
+                plan.threads_scratch + (size_t)omp_get_thread_num() * plan.thread_floats);
     return STATUS_OK;
 }

@@ -30,6 +30,7 @@ struct hot_attend {
     const float *q;           /* [tokens][group][head_dim], tokens q_stride floats apart */
     const int32_t *positions; /* [tokens], ascending */
     const void *k, *v;        /* the sequence's tensors, see struct device_kv */
+    const float *k_scale, *v_scale;
     const int32_t *block_table;
     size_t q_stride;
     enum dtype kv_dtype;
@@ -52,11 +53,15 @@ static inline size_t hot_padded(int head_dim)
 struct cpu_hot {
     const char *name;
     /* Indexed by enum dtype. */
-    void (*to_f32[3])(float *to, const void *from, size_t count);
-    void (*from_f32[3])(void *to, const float *from, size_t count);
-    void (*dot[3])(const struct hot_dot *dot);
-    enum dtype dot_x[3]; /* the type of x that dot takes */
+    void (*to_f32[DTYPE_WORKING_COUNT])(float *to, const void *from, size_t count);
+    void (*from_f32[DTYPE_INT8])(void *to, const float *from, size_t count); /* all types without scales */
+    float (*quantize)(void *to, const float *from, size_t count);            /* to int8; returns the scale */
+    void (*dot[DTYPE_WORKING_COUNT])(const struct hot_dot *dot);
+    enum dtype dot_x[DTYPE_WORKING_COUNT]; /* the type of x that dot takes */
     void (*attend)(const struct hot_attend *attend);
+    /* Of one token: adds its weights, group by group, to mass[key] for the keys [first_key, end_key). v is not read, o
+       not used. */
+    void (*mass)(const struct hot_attend *attend, float *mass);
     /* residual += delta (may be NULL); out = residual / sqrt(mean(residual^2) + epsilon) * weight */
     void (*rms_norm)(float *residual, const float *delta, const void *weight, void *out, enum dtype dtype,
                      float epsilon, size_t hidden);

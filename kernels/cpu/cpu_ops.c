@@ -61,6 +61,26 @@ enum status cpu_rope_table(struct device *device, float *cos_sin, const int32_t 
 
 enum { ROTATE_MAX = 1024 }; /* largest head_dim */
 
+/* Row of a position in the tensors of its sequence: see struct device_kv. */
+static size_t kv_row(const struct device_batch *batch, size_t sequence, int position, size_t kv_heads, size_t head)
+{
+    int block_size = batch->block_size[sequence];
+    int32_t block = batch->block_table[sequence * (size_t)batch->blocks_per_sequence + (size_t)(position / block_size)];
+    assert(block >= 0);
+    return ((size_t)block * kv_heads + head) * (size_t)block_size + (size_t)(position % block_size);
+}
+
+/* One row of K or V, with its scale where the type has one. */
+static void store_head(const struct cpu_hot *hot, enum dtype dtype, void *tensor, float *scales, size_t slot,
+                       const float *values, size_t head_dim)
+{
+    void *to = row_to(dtype, tensor, slot, head_dim);
+    if (dtype == DTYPE_INT8)
+        scales[slot] = hot->quantize(to, values, head_dim);
+    else
+        hot->from_f32[dtype](to, values, head_dim);
+}
+
 static void rope_store_row(const struct cpu_hot *hot, const struct rope_store_args *args, int row)
 {
     const struct device_batch *batch = args->batch;
@@ -73,15 +93,14 @@ static void rope_store_row(const struct cpu_hot *hot, const struct rope_store_ar
         memcpy(q + h * head_dim, rotated, head_dim * sizeof *rotated);
     }
     size_t s = (size_t)batch->row_sequence[row], kv_heads = (size_t)args->kv_heads;
-    int position = batch->positions[row], block_size = batch->block_size[s];
-    int32_t block = batch->block_table[s * (size_t)batch->blocks_per_sequence + (size_t)(position / block_size)];
-    assert(block >= 0);
     for (size_t h = 0; h < kv_heads; h++) {
         size_t from = (r * kv_heads + h) * head_dim;
-        size_t slot = ((size_t)block * kv_heads + h) * (size_t)block_size + (size_t)(position % block_size);
+        size_t slot = kv_row(batch, s, batch->positions[row], kv_heads, h);
         hot->rotate(rotated, args->k + from, cos_sin, half);
-        hot->from_f32[args->kv.dtype](row_to(args->kv.dtype, args->kv.k[s], slot, head_dim), rotated, head_dim);
-        hot->from_f32[args->kv.dtype](row_to(args->kv.dtype, args->kv.v[s], slot, head_dim), args->v + from, head_dim);
+        store_head(hot, args->kv.dtype, args->kv.k[s], args->kv.k_scale ? args->kv.k_scale[s] : NULL, slot, rotated,
+                   head_dim);
+        store_head(hot, args->kv.dtype, args->kv.v[s], args->kv.v_scale ? args->kv.v_scale[s] : NULL, slot,
+                   args->v + from, head_dim);
     }
 }
 
@@ -93,6 +112,28 @@ enum status cpu_rope_store(struct device *device, const struct rope_store_args *
 #pragma omp parallel for schedule(static) num_threads(cpu->threads) if (args->batch->rows > 4)
     for (int r = 0; r < args->batch->rows; r++)
         rope_store_row(cpu->hot, args, r);
+    return STATUS_OK;
+}
+
+enum status cpu_kv_move(struct device *device, const struct kv_move_args *args, struct error *error)
+{
+    (void)device;
+    (void)error;
+    size_t kv_heads = (size_t)args->kv_heads, items = (size_t)args->batch->sequences * kv_heads;
+    size_t row_bytes = (size_t)args->head_dim * dtype_size(args->kv.dtype);
+    for (size_t item = 0; item < items; item++) {
+        size_t s = item / kv_heads, h = item % kv_heads;
+        if (args->from[item] < 0 || args->to[item] < 0 || args->from[item] == args->to[item])
+            continue;
+        size_t from = kv_row(args->batch, s, args->from[item], kv_heads, h);
+        size_t to = kv_row(args->batch, s, args->to[item], kv_heads, h);
+        memcpy((char *)args->kv.k[s] + to * row_bytes, (char *)args->kv.k[s] + from * row_bytes, row_bytes);
+        memcpy((char *)args->kv.v[s] + to * row_bytes, (char *)args->kv.v[s] + from * row_bytes, row_bytes);
+        if (args->kv.dtype == DTYPE_INT8) {
+            args->kv.k_scale[s][to] = args->kv.k_scale[s][from];
+            args->kv.v_scale[s][to] = args->kv.v_scale[s][from];
+        }
+    }
     return STATUS_OK;
 }
 

@@ -1,8 +1,9 @@
 /* Body of attention over one tile: the online softmax of Dao et al. 2022 (FlashAttention, algorithm 1), for prefill and
    decode alike. Keys come in tiles of HOT_KEYS: K is turned to [head_dim][keys] and V to [keys][head_dim], both f32 in
    scratch, once for all query vectors of the tile; then s = q k, p = 2^(s - maximum), o += p v are products of small
-   register tiles.
-   Bytes moved: keys * head_dim * 2 * size(kv_dtype), once per call; scratch stays in the caches. */
+   register tiles. int8 codes become values where a tile is turned; where K and V are read straight from the cache, a
+   key's scales multiply its score and its weight instead.
+   Bytes moved: keys * 2 * (head_dim * size(kv_dtype) + scale), once per call; scratch stays in the caches. */
 #ifndef KVLAB_KERNELS_CPU_HOT_ATTENTION_H
 #define KVLAB_KERNELS_CPU_HOT_ATTENTION_H
 
@@ -129,10 +130,21 @@ static void hot_find_rows(const struct hot_attend *t, int first, int keys, size_
     }
 }
 
+/* The scales of the tile's keys: within a block they lie side by side. */
+static void hot_find_scales(const struct hot_attend *t, const float *scales, int first, int keys, float *to)
+{
+    int block = first / t->block_size, slot = first % t->block_size;
+    for (int i = 0, run; i < keys; i += run, block++, slot = 0) {
+        size_t row = ((size_t)t->block_table[block] * (size_t)t->kv_heads + (size_t)t->kv_head) * (size_t)t->block_size;
+        run = t->block_size - slot < keys - i ? t->block_size - slot : keys - i;
+        memcpy(to + i, scales + row + slot, (size_t)run * sizeof *to);
+    }
+}
+
 /* VL keys, transposed: k[d][0 .. VL) of the tile. Keys past `keys` are zeros. bf16 is turned in pairs, which halves the
-   shuffles. */
-VEC_INLINE void hot_load_keys(enum dtype dtype, const char *tensor, const size_t *offset, size_t keys, size_t head_dim,
-                              float *k)
+   shuffles; int8 takes its scales. */
+VEC_INLINE void hot_load_keys(enum dtype dtype, const char *tensor, const size_t *offset, const float *scale,
+                              size_t keys, size_t head_dim, float *k)
 {
     const size_t step = dtype == DTYPE_BF16 ? 2 * VL : VL, size = hot_size(dtype);
     for (size_t d = 0; d < head_dim; d += step) {
@@ -146,6 +158,8 @@ VEC_INLINE void hot_load_keys(enum dtype dtype, const char *tensor, const size_t
                 block[i] = hot_load_upto(dtype, from, left);
             else /* pairs as they are: as many bytes as half as many f32 */
                 block[i] = hot_load_upto(DTYPE_F32, from, left / 2);
+            if (dtype == DTYPE_INT8 && i < keys)
+                block[i] = vec_mul(block[i], vec_set1(scale[i]));
         }
         vec_transpose(block);
         for (size_t i = 0; i < VL && i * step / VL < left; i++) {
@@ -158,11 +172,13 @@ VEC_INLINE void hot_load_keys(enum dtype dtype, const char *tensor, const size_t
 }
 
 /* A row of V as f32, padded with zeros to whole vectors. */
-VEC_INLINE void hot_load_value(enum dtype dtype, const char *row, size_t head_dim, size_t padded, float *v)
+VEC_INLINE void hot_load_value(enum dtype dtype, const char *row, float scale, size_t head_dim, size_t padded, float *v)
 {
     size_t d = 0;
-    for (; d < head_dim; d += VL)
-        vec_store_f32(v + d, hot_load_upto(dtype, hot_at(dtype, row, d), head_dim - d));
+    for (; d < head_dim; d += VL) {
+        vec value = hot_load_upto(dtype, hot_at(dtype, row, d), head_dim - d);
+        vec_store_f32(v + d, dtype == DTYPE_INT8 ? vec_mul(value, vec_set1(scale)) : value);
+    }
     for (; d < padded; d += VL)
         vec_store_f32(v + d, vec_set1(0.0f));
 }
@@ -170,97 +186,38 @@ VEC_INLINE void hot_load_value(enum dtype dtype, const char *row, size_t head_di
 VEC_INLINE void hot_load_tile_of(enum dtype dtype, const struct hot_attend *t, int first, int keys, float *k, float *v)
 {
     size_t offset[HOT_KEYS], head_dim = (size_t)t->head_dim, padded = hot_padded(t->head_dim), count = (size_t)keys;
+    float k_scale[HOT_KEYS], v_scale[HOT_KEYS];
     hot_find_rows(t, first, keys, offset);
+    if (dtype == DTYPE_INT8) {
+        hot_find_scales(t, t->k_scale, first, keys, k_scale);
+        hot_find_scales(t, t->v_scale, first, keys, v_scale);
+    }
     for (size_t i = 0; i < count; i += VL)
-        hot_load_keys(dtype, t->k, offset + i, count - i < VL ? count - i : VL, head_dim, k + i);
+        hot_load_keys(dtype, t->k, offset + i, k_scale + i, count - i < VL ? count - i : VL, head_dim, k + i);
     for (size_t i = 0; i < count; i++)
-        hot_load_value(dtype, (const char *)t->v + offset[i], head_dim, padded, v + i * padded);
+        hot_load_value(dtype, (const char *)t->v + offset[i], dtype == DTYPE_INT8 ? v_scale[i] : 1.0f, head_dim, padded,
+                       v + i * padded);
 }
 
 static void hot_load_tile(const struct hot_attend *t, int first, int keys, float *k, float *v)
 {
-    if (t->kv_dtype == DTYPE_F32)
+    switch (t->kv_dtype) {
+    case DTYPE_F32:
         hot_load_tile_of(DTYPE_F32, t, first, keys, k, v);
-    else if (t->kv_dtype == DTYPE_F16)
+        break;
+    case DTYPE_F16:
         hot_load_tile_of(DTYPE_F16, t, first, keys, k, v);
-    else
+        break;
+    case DTYPE_FP8_E4M3:
+        hot_load_tile_of(DTYPE_FP8_E4M3, t, first, keys, k, v);
+        break;
+    case DTYPE_INT8:
+        hot_load_tile_of(DTYPE_INT8, t, first, keys, k, v);
+        break;
+    default:
         hot_load_tile_of(DTYPE_BF16, t, first, keys, k, v);
-}
-
-/* ---- few query vectors (decode with small groups): K and V straight from the cache, in order, nothing staged */
-
-enum {
-    DIRECT_ROWS = 4, /* query vectors that go over K and V together; the tile stays in the L1 cache for the next ones */
-    DIRECT_MAX = 8,  /* query vectors; from about there on turning K once is cheaper than adding up lanes for each */
-};
-
-/* scores[m][i] = q[m] . k[i] for m < R: VL keys' lane sums at a time, turned and added up. */
-VEC_INLINE void hot_direct_scores(enum dtype dtype, const struct hot_attend *t, const size_t *offset, size_t keys,
-                                  int R, const float *q, float *scores)
-{
-    const size_t head_dim = (size_t)t->head_dim, whole = head_dim / VL * VL;
-    for (size_t i = 0; i < keys; i += VL) {
-        vec lanes[DIRECT_ROWS][VL];
-        for (size_t j = 0; j < VL; j++) {
-            const char *row = (const char *)t->k + offset[i + j < keys ? i + j : keys - 1];
-            vec sum[DIRECT_ROWS];
-            for (int m = 0; m < R; m++)
-                sum[m] = vec_set1(0.0f);
-            for (size_t d = 0; d < whole; d += VL) {
-                vec k = hot_load(dtype, hot_at(dtype, row, d));
-                for (int m = 0; m < R; m++)
-                    sum[m] = vec_fma(vec_load_f32(q + (size_t)m * head_dim + d), k, sum[m]);
-            }
-            for (int m = 0; m < R; m++) {
-                if (whole < head_dim)
-                    sum[m] = vec_fma(hot_load_part(DTYPE_F32, q + (size_t)m * head_dim + whole, head_dim - whole),
-                                     hot_load_part(dtype, hot_at(dtype, row, whole), head_dim - whole), sum[m]);
-                lanes[m][j] = sum[m];
-            }
-        }
-        for (int m = 0; m < R; m++) {
-            vec_transpose(lanes[m]);
-            for (size_t width = VL / 2; width > 0; width /= 2)
-                for (size_t j = 0; j < width; j++)
-                    lanes[m][j] = vec_add(lanes[m][j], lanes[m][j + width]);
-            vec_store_f32(scores + (size_t)m * HOT_KEYS + i, lanes[m][0]);
-        }
+        break;
     }
-}
-
-/* o[m][d] += sum_i p[m][i] v[i][d] for m < R and N vectors of d from `first` on. */
-VEC_INLINE void hot_direct_panel(enum dtype dtype, const struct hot_attend *t, const size_t *offset, size_t keys, int R,
-                                 int N, size_t first, const float *p, float *o)
-{
-    const size_t padded = hot_padded(t->head_dim), left = (size_t)t->head_dim - first;
-    vec sum[DIRECT_ROWS][VEC_TILE_VECTORS];
-    for (int m = 0; m < R; m++)
-        for (int n = 0; n < N; n++)
-            sum[m][n] = vec_load_f32(o + (size_t)m * padded + first + (size_t)(n * VL));
-    for (size_t i = 0; i < keys; i++) {
-        const char *row = (const char *)t->v + offset[i];
-        vec v[VEC_TILE_VECTORS];
-        for (int n = 0; n < N; n++) {
-            const void *from = hot_at(dtype, row, first + (size_t)(n * VL));
-            v[n] = N > 1 ? hot_load(dtype, from) : hot_load_upto(dtype, from, left);
-        }
-        for (int m = 0; m < R; m++)
-            for (int n = 0; n < N; n++)
-                sum[m][n] = vec_fma(vec_set1(p[(size_t)m * HOT_KEYS + i]), v[n], sum[m][n]);
-    }
-    for (int m = 0; m < R; m++)
-        for (int n = 0; n < N; n++)
-            vec_store_f32(o + (size_t)m * padded + first + (size_t)(n * VL), sum[m][n]);
-}
-
-VEC_INLINE void hot_direct_output(enum dtype dtype, const struct hot_attend *t, const size_t *offset, size_t keys,
-                                  int R, const float *p, float *o)
-{
-    size_t d = 0, head_dim = (size_t)t->head_dim;
-    for (; d + VEC_TILE_VECTORS * VL <= head_dim; d += VEC_TILE_VECTORS * VL)
-        hot_direct_panel(dtype, t, offset, keys, R, VEC_TILE_VECTORS, d, p, o);
-    for (; d < head_dim; d += VL)
-        hot_direct_panel(dtype, t, offset, keys, R, 1, d, p, o);
 }
 
 /* Scores of keys that row m may not see become -infinity. The tile's keys are [first, first + keys). */
@@ -310,13 +267,16 @@ VEC_INLINE void hot_softmax_row(float *scores, size_t vectors, float *maximum, f
     *sum += vec_sum(total);
 }
 
+/* Below any score, yet (-infinity) - HOT_LOWEST is no NaN. */
+#define HOT_LOWEST (-0x1p120f)
+
 /* Results to their neutral values. */
 static void hot_attend_begin(const struct hot_attend *t)
 {
     size_t m_count = (size_t)t->tokens * (size_t)t->group;
     memset(t->o, 0, m_count * hot_padded(t->head_dim) * sizeof *t->o);
     for (size_t m = 0; m < m_count; m++) {
-        t->maximum[m] = -0x1p120f; /* below any score, yet (-infinity) - maximum is no NaN */
+        t->maximum[m] = HOT_LOWEST;
         t->sum[m] = 0.0f;
     }
 }
@@ -343,43 +303,7 @@ static void hot_softmax(const struct hot_attend *t, int first, int keys, float *
     }
 }
 
-/* All query vectors in turn, DIRECT_ROWS at a time; constant type and number of rows for the compiler. */
-#define HOT_DIRECT(CALL, DTYPE)                                                                                        \
-    for (int m = 0; m < m_count; m += DIRECT_ROWS) {                                                                   \
-        switch (m_count - m) {                                                                                         \
-        case 1:                                                                                                        \
-            CALL(DTYPE, 1);                                                                                            \
-            break;                                                                                                     \
-        case 2:                                                                                                        \
-            CALL(DTYPE, 2);                                                                                            \
-            break;                                                                                                     \
-        case 3:                                                                                                        \
-            CALL(DTYPE, 3);                                                                                            \
-            break;                                                                                                     \
-        default:                                                                                                       \
-            CALL(DTYPE, 4);                                                                                            \
-            break;                                                                                                     \
-        }                                                                                                              \
-    }
-#define HOT_SCORES(DTYPE, R)                                                                                           \
-    hot_direct_scores(DTYPE, t, offset, (size_t)keys, R, s->q + (size_t)m * (size_t)t->head_dim,                       \
-                      s->scores + (size_t)m * HOT_KEYS)
-#define HOT_OUTPUT(DTYPE, R)                                                                                           \
-    hot_direct_output(DTYPE, t, offset, (size_t)keys, R, s->scores + (size_t)m * HOT_KEYS,                             \
-                      t->o + (size_t)m * hot_padded(t->head_dim))
-#define HOT_DIRECT_OF(NAME, DTYPE)                                                                                     \
-    static void NAME(const struct hot_attend *t, const struct hot_scratch *s, int first, int keys)                     \
-    {                                                                                                                  \
-        const int m_count = t->tokens * t->group;                                                                      \
-        size_t offset[HOT_KEYS];                                                                                       \
-        hot_find_rows(t, first, keys, offset);                                                                         \
-        HOT_DIRECT(HOT_SCORES, DTYPE)                                                                                  \
-        hot_softmax(t, first, keys, s->scores);                                                                        \
-        HOT_DIRECT(HOT_OUTPUT, DTYPE)                                                                                  \
-    }
-HOT_DIRECT_OF(hot_direct_f32, DTYPE_F32)
-HOT_DIRECT_OF(hot_direct_f16, DTYPE_F16)
-HOT_DIRECT_OF(hot_direct_bf16, DTYPE_BF16)
+#include "kernels/cpu/hot_attention_direct.h"
 
 /* ---- many query vectors */
 
@@ -425,6 +349,8 @@ static struct hot_scratch hot_lay_out(const struct hot_attend *t)
 #include "kernels/cpu/hot_attention_pairs.h"
 #endif
 
+#include "kernels/cpu/hot_attention_mass.h"
+
 static void hot_attend(const struct hot_attend *t)
 {
     size_t m_count = (size_t)t->tokens * (size_t)t->group;
@@ -441,12 +367,8 @@ static void hot_attend(const struct hot_attend *t)
         int keys = t->end_key - first < HOT_KEYS ? t->end_key - first : HOT_KEYS;
         if (m_count > DIRECT_MAX)
             hot_attend_tile(t, &s, first, keys);
-        else if (t->kv_dtype == DTYPE_F32)
-            hot_direct_f32(t, &s, first, keys);
-        else if (t->kv_dtype == DTYPE_F16)
-            hot_direct_f16(t, &s, first, keys);
         else
-            hot_direct_bf16(t, &s, first, keys);
+            hot_direct(t, &s, first, keys);
     }
 }
 

@@ -10,7 +10,7 @@
 
 VEC_INLINE size_t hot_size(enum dtype dtype)
 {
-    return dtype == DTYPE_F32 ? 4 : 2;
+    return dtype == DTYPE_F32 ? 4 : dtype <= DTYPE_BF16 ? 2 : 1;
 }
 VEC_INLINE const void *hot_at(enum dtype dtype, const void *values, size_t index)
 {
@@ -19,16 +19,68 @@ VEC_INLINE const void *hot_at(enum dtype dtype, const void *values, size_t index
 
 VEC_INLINE vec hot_load(enum dtype dtype, const void *from)
 {
-    return dtype == DTYPE_F32 ? vec_load_f32(from) : dtype == DTYPE_F16 ? vec_load_f16(from) : vec_load_bf16(from);
+    switch (dtype) {
+    case DTYPE_F32:
+        return vec_load_f32(from);
+    case DTYPE_F16:
+        return vec_load_f16(from);
+    case DTYPE_FP8_E4M3:
+        return vec_load_fp8(from);
+    case DTYPE_INT8:
+        return vec_load_int8(from);
+    default:
+        return vec_load_bf16(from);
+    }
 }
+
+/* Stores of one byte a value are not on a hot path: the compilers' vector extension serves every variant. */
+typedef uint32_t hot_bits __attribute__((vector_size(VL * 4)));
+typedef uint8_t hot_bytes __attribute__((vector_size(VL)));
+
+VEC_INLINE hot_bits hot_select(hot_bits mask, hot_bits a, hot_bits b)
+{
+    return (a & mask) | (b & ~mask);
+}
+/* fp8_from_f32(), lane by lane */
+VEC_INLINE void hot_store_fp8(void *to, vec a)
+{
+    const vec unit = vec_set1(0x1p14f); /* its last place is 2^-9, the smallest fp8 */
+    hot_bits bits = (hot_bits)a, magnitude = bits & 0x7fffffffu;
+    hot_bits rounded = ((magnitude + 0x7ffffu + ((magnitude >> 20) & 1u)) >> 20) - (120u << 3);
+    hot_bits units = (hot_bits)vec_add((vec)magnitude, unit) - (hot_bits)unit;
+    hot_bits code = hot_select((hot_bits)(magnitude < 0x3c800000u), units, rounded);
+    code = hot_select((hot_bits)(magnitude >= 0x43e00000u), (hot_bits){0} + 0x7e, code) | (bits >> 24 & 0x80u);
+    code = hot_select((hot_bits)(magnitude > 0x7f800000u), (hot_bits){0} + 0x7f, code);
+    hot_bytes bytes = __builtin_convertvector(code, hot_bytes);
+    memcpy(to, &bytes, sizeof bytes);
+}
+/* Whole numbers in [-127, 127] after rounding: adding 1.5 * 2^23 leaves them in the low bits. */
+VEC_INLINE void hot_store_int8(void *to, vec a)
+{
+    hot_bits bits = (hot_bits)vec_add(a, vec_set1(0x1.8p23f));
+    hot_bytes bytes = __builtin_convertvector(bits, hot_bytes);
+    memcpy(to, &bytes, sizeof bytes);
+}
+
 VEC_INLINE void hot_store(enum dtype dtype, void *to, vec a)
 {
-    if (dtype == DTYPE_F32)
+    switch (dtype) {
+    case DTYPE_F32:
         vec_store_f32(to, a);
-    else if (dtype == DTYPE_F16)
+        break;
+    case DTYPE_F16:
         vec_store_f16(to, a);
-    else
+        break;
+    case DTYPE_FP8_E4M3:
+        hot_store_fp8(to, a);
+        break;
+    case DTYPE_INT8:
+        hot_store_int8(to, a);
+        break;
+    default:
         vec_store_bf16(to, a);
+        break;
+    }
 }
 
 /* The first `count` < VL lanes; the others are 0 and nothing past them is read or written. */
@@ -107,6 +159,35 @@ static void from_f32_f16(void *to, const float *from, size_t count)
 static void from_f32_bf16(void *to, const float *from, size_t count)
 {
     hot_from_f32(DTYPE_BF16, to, from, count);
+}
+
+static void from_f32_fp8(void *to, const float *from, size_t count)
+{
+    hot_from_f32(DTYPE_FP8_E4M3, to, from, count);
+}
+
+/* A row as int8 codes under one scale, which is returned. A NaN or an infinity times 0 makes the scale a NaN. */
+static float hot_quantize(void *to, const float *from, size_t count)
+{
+    const vec zero = vec_set1(0.0f);
+    vec most = zero, taint = zero;
+    for (size_t i = 0; i < count; i += VL) {
+        vec a = hot_load_upto(DTYPE_F32, from + i, count - i);
+        most = vec_max(vec_max(a, vec_sub(zero, a)), most);
+        taint = vec_fma(a, zero, taint);
+    }
+    float scale = int8_scale(vec_largest(most)) + vec_sum(taint);
+    if (!(scale > 0.0f)) {
+        memset(to, 0, count);
+        return scale;
+    }
+    const vec divisor = vec_set1(scale), limit = vec_set1(127.0f);
+    for (size_t i = 0; i < count; i += VL) {
+        vec code = vec_div(hot_load_upto(DTYPE_F32, from + i, count - i), divisor);
+        code = vec_max(vec_sub(zero, limit), vec_min(limit, code));
+        hot_store_upto(DTYPE_INT8, (char *)to + i, code, count - i);
+    }
+    return scale;
 }
 
 static void hot_rms_norm(float *residual, const float *delta, const void *weight, void *out, enum dtype dtype,

@@ -21,6 +21,7 @@ typedef float vec __attribute__((vector_size(16)));
 typedef int32_t vec_int __attribute__((vector_size(16)));
 typedef uint32_t vec_bits __attribute__((vector_size(16)));
 typedef uint16_t vec_half __attribute__((vector_size(8)));
+typedef int8_t vec_codes __attribute__((vector_size(4)));
 
 VEC_INLINE vec vec_set1(float value)
 {
@@ -54,6 +55,23 @@ VEC_INLINE vec vec_load_f16(const void *from)
     vec_bits special = (vec_bits)(magnitude >= (vec_bits){0x0f800000u, 0x0f800000u, 0x0f800000u, 0x0f800000u});
     vec_bits value = (vec_bits)((vec)magnitude * 0x1p112f);
     return (vec)(value | (special & 0x7f800000u) | (half & 0x8000) << 16);
+}
+VEC_INLINE vec_int vec_load_codes(const void *from)
+{
+    vec_codes codes;
+    memcpy(&codes, from, sizeof codes);
+    return __builtin_convertvector(codes, vec_int);
+}
+VEC_INLINE vec vec_load_int8(const void *from)
+{
+    return __builtin_convertvector(vec_load_codes(from), vec);
+}
+/* As f16 above, with 2^120. */
+VEC_INLINE vec vec_load_fp8(const void *from)
+{
+    vec_bits bits = (vec_bits)vec_load_codes(from), magnitude = bits & 0x7f;
+    vec_bits nan = (vec_bits)(magnitude == 0x7f), value = (vec_bits)((vec)(magnitude << 20) * 0x1p120f);
+    return (vec)(value | (nan & 0x7fc00000u) | (bits & 0x80000000u));
 }
 /* The first and the second bf16 of each lane's pair (the first lies in the low half: little-endian). */
 VEC_INLINE vec vec_pair_first(vec pairs)

@@ -10,6 +10,7 @@ struct attend {
     void *out;
     enum dtype out_dtype;
     void *const *k, *const *v;
+    float *const *k_scale, *const *v_scale; /* of int8 */
     const int32_t *positions, *first_row, *block_table, *block_size;
     int blocks_per_sequence, heads, kv_heads, group, head_dim, window;
     float scale; /* times log2(e): weights are powers of two */
@@ -91,6 +92,7 @@ static __device__ inline void store_decode(const struct attend &args, int sequen
 
 /* ---- launchers; sequences, tiles and capability have been looked at. Status as ever. */
 
+struct attend cuda_make_attend(const struct attention_args *args);
 /* For any type, head_dim and card: decode rows in splits (grid of splits), or rows of prompts in tiles. */
 enum { PLAIN_VECTORS = 8 }; /* query vectors per tile */
 enum status cuda_attention_plain(struct cuda_device *cuda, const struct attend *args, enum dtype kv_dtype, int decode,

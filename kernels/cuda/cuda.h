@@ -132,8 +132,12 @@ size_t cuda_linear_workspace(const struct cuda_device *cuda, const struct worksp
 enum status cuda_few_rows(struct cuda_device *cuda, const struct linear_args *args, struct error *error);
 enum status cuda_few_rows_mma(struct cuda_device *cuda, const struct linear_args *args, struct error *error);
 
+/* ---- cuda_kv_move.cu */
+enum status cuda_kv_move(struct device *device, const struct kv_move_args *args, struct error *error);
+
 /* ---- cuda_attention.cu: plans; the kernels are in cuda_attention_*.cu */
 enum status cuda_attention(struct device *device, const struct attention_args *args, struct error *error);
+enum status cuda_attention_mass(struct device *device, const struct attention_mass_args *args, struct error *error);
 size_t cuda_attention_workspace(const struct cuda_device *cuda, const struct workspace_shape *shape);
 
 #endif

@@ -102,7 +102,7 @@ static struct plan make_plan(const struct device_batch *batch, int group)
     return plan;
 }
 
-static struct attend make_attend(const struct attention_args *args)
+struct attend cuda_make_attend(const struct attention_args *args)
 {
     const struct device_batch *batch = args->batch;
     struct attend attend = {};
@@ -111,6 +111,8 @@ static struct attend make_attend(const struct attention_args *args)
     attend.out_dtype = args->out_dtype;
     attend.k = args->kv.k;
     attend.v = args->kv.v;
+    attend.k_scale = args->kv.k_scale;
+    attend.v_scale = args->kv.v_scale;
     attend.positions = batch->positions;
     attend.first_row = batch->first_row;
     attend.block_table = batch->block_table;
@@ -152,12 +154,12 @@ static enum status attend_decode(struct cuda_device *cuda, struct attend *attend
 enum status cuda_attention(struct device *device, const struct attention_args *args, struct error *error)
 {
     struct cuda_device *cuda = cuda_of(device);
-    struct attend attend = make_attend(args);
+    struct attend attend = cuda_make_attend(args);
     const struct plan plan = make_plan(args->batch, attend.group);
     const enum dtype kv_dtype = args->kv.dtype;
     const int sequences = args->batch->sequences;
     bool tensor_cores =
-        kv_dtype != DTYPE_F32 && args->head_dim % 8 == 0 && args->head_dim <= TENSOR_DIM && cuda->capability >= 80;
+        dtype_size(kv_dtype) == 2 && args->head_dim % 8 == 0 && args->head_dim <= TENSOR_DIM && cuda->capability >= 80;
     if (plan.decode_rows > 0 &&
         attend_decode(cuda, &attend, kv_dtype, tensor_cores, &plan, sequences, error) != STATUS_OK)
         return error->status;

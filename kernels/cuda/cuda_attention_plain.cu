@@ -22,16 +22,17 @@ struct tile {
     float *q, *o, *kv; /* shared: [PLAIN_VECTORS][dim + 1], likewise, [KEYS][dim + 1] */
 };
 
-/* K or V of the keys [first, first + KEYS) as f32; past the end the last key stands in. */
+/* K or V of the keys [first, first + KEYS) as f32; past the end the last key stands in. scales: of int8, else NULL. */
 template <typename T>
-static __device__ void load_keys(const struct attend &args, const struct tile &tile, const void *tensor, int first)
+static __device__ void load_keys(const struct attend &args, const struct tile &tile, const void *tensor,
+                                 const float *scales, int first)
 {
     const struct kv_rows rows = kv_rows_of(args, tile.sequence, tile.kv_head);
     for (int i = (int)threadIdx.x; i < KEYS * args.head_dim; i += THREADS) {
         int key = i / args.head_dim, d = i % args.head_dim;
         size_t row = kv_row(rows, min(first + key, tile.keys.end - 1));
-        tile.kv[key * (args.head_dim + 1) + d] =
-            to_f32(static_cast<const T *>(tensor)[row * (size_t)args.head_dim + (size_t)d]);
+        float value = to_f32(static_cast<const T *>(tensor)[row * (size_t)args.head_dim + (size_t)d]);
+        tile.kv[key * (args.head_dim + 1) + d] = scales ? value * scales[row] : value;
     }
 }
 
@@ -53,9 +54,11 @@ static __device__ void attend_tile(const struct attend &args, const struct tile 
             there ? args.q[(row * (size_t)args.heads + head) * (size_t)dim + (size_t)d] * args.scale : 0.0f;
         tile.o[vector * stride + d] = 0.0f;
     }
+    const float *k_scale = args.k_scale ? args.k_scale[tile.sequence] : NULL;
+    const float *v_scale = args.v_scale ? args.v_scale[tile.sequence] : NULL;
     float maximum = ATTEND_LOWEST, sum = 0.0f;
     for (int first = tile.keys.begin; first < tile.keys.end; first += KEYS) {
-        load_keys<T>(args, tile, args.k[tile.sequence], first);
+        load_keys<T>(args, tile, args.k[tile.sequence], k_scale, first);
         __syncthreads();
         float s = 0.0f;
         for (int d = 0; d < dim; d++)
@@ -75,7 +78,7 @@ static __device__ void attend_tile(const struct attend &args, const struct tile 
         if (key == 0)
             score[m][KEYS] = correction;
         __syncthreads();
-        load_keys<T>(args, tile, args.v[tile.sequence], first);
+        load_keys<T>(args, tile, args.v[tile.sequence], v_scale, first);
         __syncthreads();
         for (int i = (int)threadIdx.x; i < PLAIN_VECTORS * dim; i += THREADS) {
             int vector = i / dim, d = i % dim;
@@ -172,5 +175,9 @@ enum status cuda_attention_plain(struct cuda_device *cuda, const struct attend *
         return launch<float>(cuda, args, decode, grid, error);
     if (kv_dtype == DTYPE_F16)
         return launch<__half>(cuda, args, decode, grid, error);
+    if (kv_dtype == DTYPE_FP8_E4M3)
+        return launch<__nv_fp8_e4m3>(cuda, args, decode, grid, error);
+    if (kv_dtype == DTYPE_INT8)
+        return launch<int8_t>(cuda, args, decode, grid, error);
     return launch<__nv_bfloat16>(cuda, args, decode, grid, error);
 }

@@ -104,8 +104,8 @@ static const struct device_ops operations = {
     cuda_alloc,       cuda_release,    cuda_upload,     cuda_download,   cuda_copy,        cuda_memory,
     cuda_fill_random, cuda_fill_value, workspace_bytes, set_workspace,   cuda_pass_begin,  cuda_pass_end,
     event_create,     event_destroy,   event_record,    event_elapsed,   cuda_synchronize, cuda_embed,
-    cuda_rms_norm,    cuda_linear,     cuda_rope_table, cuda_rope_store, cuda_attention,   cuda_swiglu,
-    cuda_argmax,      cuda_read_bytes, close_device,
+    cuda_rms_norm,    cuda_linear,     cuda_rope_table, cuda_rope_store, cuda_attention,   cuda_attention_mass,
+    cuda_kv_move,     cuda_swiglu,     cuda_argmax,     cuda_read_bytes, close_device,
 };
 
 static enum status read_attributes(struct cuda_device *cuda, struct error *error)

@@ -51,41 +51,61 @@ template <typename T> static __global__ void fill_value(T *values, size_t count,
         values[i] = from_f32<T>(value);
 }
 
+template <typename T>
+static enum status launch_random(struct cuda_device *cuda, void *values, size_t count, uint64_t seed, float scale,
+                                 struct error *error)
+{
+    return KVLAB_LAUNCH(cuda, error, fill_random<T>, fill_blocks(cuda, count), THREADS, 0, static_cast<T *>(values),
+                        count, seed, scale * 0x1p-23f);
+}
+
 enum status cuda_fill_random(struct device *device, void *values, enum dtype dtype, size_t count, uint64_t seed,
                              float scale, struct error *error)
 {
     struct cuda_device *cuda = cuda_of(device);
-    unsigned blocks = fill_blocks(cuda, count);
-    float unit = scale * 0x1p-23f;
     if (!(fabsf(scale) > 0.0f) || isinf(scale))
         return error_set(error, STATUS_INPUT, "fill_random: scale %g would not give random values", (double)scale);
     if (count == 0)
         return STATUS_OK;
-    if (dtype == DTYPE_F32)
-        return KVLAB_LAUNCH(cuda, error, fill_random<float>, blocks, THREADS, 0, static_cast<float *>(values), count,
-                            seed, unit);
-    if (dtype == DTYPE_F16)
-        return KVLAB_LAUNCH(cuda, error, fill_random<__half>, blocks, THREADS, 0, static_cast<__half *>(values), count,
-                            seed, unit);
-    return KVLAB_LAUNCH(cuda, error, fill_random<__nv_bfloat16>, blocks, THREADS, 0,
-                        static_cast<__nv_bfloat16 *>(values), count, seed, unit);
+    switch (dtype) {
+    case DTYPE_F32:
+        return launch_random<float>(cuda, values, count, seed, scale, error);
+    case DTYPE_F16:
+        return launch_random<__half>(cuda, values, count, seed, scale, error);
+    case DTYPE_FP8_E4M3:
+        return launch_random<__nv_fp8_e4m3>(cuda, values, count, seed, scale, error);
+    case DTYPE_INT8:
+        return launch_random<int8_t>(cuda, values, count, seed, scale, error);
+    default:
+        return launch_random<__nv_bfloat16>(cuda, values, count, seed, scale, error);
+    }
+}
+
+template <typename T>
+static enum status launch_value(struct cuda_device *cuda, void *values, size_t count, float value, struct error *error)
+{
+    return KVLAB_LAUNCH(cuda, error, fill_value<T>, fill_blocks(cuda, count), THREADS, 0, static_cast<T *>(values),
+                        count, value);
 }
 
 enum status cuda_fill_value(struct device *device, void *values, enum dtype dtype, size_t count, float value,
                             struct error *error)
 {
     struct cuda_device *cuda = cuda_of(device);
-    unsigned blocks = fill_blocks(cuda, count);
     if (count == 0)
         return STATUS_OK;
-    if (dtype == DTYPE_F32)
-        return KVLAB_LAUNCH(cuda, error, fill_value<float>, blocks, THREADS, 0, static_cast<float *>(values), count,
-                            value);
-    if (dtype == DTYPE_F16)
-        return KVLAB_LAUNCH(cuda, error, fill_value<__half>, blocks, THREADS, 0, static_cast<__half *>(values), count,
-                            value);
-    return KVLAB_LAUNCH(cuda, error, fill_value<__nv_bfloat16>, blocks, THREADS, 0,
-                        static_cast<__nv_bfloat16 *>(values), count, value);
+    switch (dtype) {
+    case DTYPE_F32:
+        return launch_value<float>(cuda, values, count, value, error);
+    case DTYPE_F16:
+        return launch_value<__half>(cuda, values, count, value, error);
+    case DTYPE_FP8_E4M3:
+        return launch_value<__nv_fp8_e4m3>(cuda, values, count, value, error);
+    case DTYPE_INT8:
+        return launch_value<int8_t>(cuda, values, count, value, error);
+    default:
+        return launch_value<__nv_bfloat16>(cuda, values, count, value, error);
+    }
 }
 
 /* ---- the read ceiling ---- */

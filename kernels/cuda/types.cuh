@@ -1,5 +1,6 @@
 /* The storage types inside kernels: float, __half, __nv_bfloat16, and their conversions from and to f32, one value or
-   two (the halves of a 32-bit word, lower address first) at a time. Rounding is to nearest, ties to even. */
+   two (the halves of a 32-bit word, lower address first) at a time. Rounding is to nearest, ties to even. Caches may
+   also hold __nv_fp8_e4m3, and int8_t codes, which a scale makes values. */
 #ifndef KVLAB_KERNELS_CUDA_TYPES_CUH
 #define KVLAB_KERNELS_CUDA_TYPES_CUH
 
@@ -7,6 +8,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <stdint.h>
 
@@ -22,6 +24,14 @@ static __device__ inline float to_f32(__nv_bfloat16 value)
 {
     return __bfloat162float(value);
 }
+static __device__ inline float to_f32(__nv_fp8_e4m3 value)
+{
+    return static_cast<float>(value);
+}
+static __device__ inline float to_f32(int8_t code)
+{
+    return (float)code;
+}
 
 template <typename T> static __device__ inline T from_f32(float value);
 template <> __device__ inline float from_f32<float>(float value)
@@ -35,6 +45,14 @@ template <> __device__ inline __half from_f32<__half>(float value)
 template <> __device__ inline __nv_bfloat16 from_f32<__nv_bfloat16>(float value)
 {
     return __float2bfloat16_rn(value);
+}
+template <> __device__ inline __nv_fp8_e4m3 from_f32<__nv_fp8_e4m3>(float value)
+{
+    return __nv_fp8_e4m3(value);
+}
+template <> __device__ inline int8_t from_f32<int8_t>(float value) /* within +-127 */
+{
+    return (int8_t)rintf(value);
 }
 
 /* Two 16-bit values in a word. */
