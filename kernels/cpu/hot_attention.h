@@ -346,6 +346,7 @@ static struct hot_scratch hot_lay_out(const struct hot_attend *t)
 }
 
 #if defined(VEC_HAS_PAIRS)
+#include "kernels/cpu/hot_attention_decode.h"
 #include "kernels/cpu/hot_attention_pairs.h"
 #endif
 
@@ -357,6 +358,10 @@ static void hot_attend(const struct hot_attend *t)
     struct hot_scratch s = hot_lay_out(t);
     hot_attend_begin(t);
 #if defined(VEC_HAS_PAIRS)
+    if (hot_stream_serves(t)) {
+        hot_attend_stream(t);
+        return;
+    }
     if (t->working == DTYPE_BF16 && t->kv_dtype == DTYPE_BF16 && m_count >= PAIRS_MIN) {
         hot_attend_pairs(t, &s);
         return;

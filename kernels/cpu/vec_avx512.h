@@ -5,6 +5,7 @@
 #include <immintrin.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define VEC_INLINE static inline __attribute__((always_inline, unused))
 
@@ -117,6 +118,27 @@ VEC_INLINE vec vec_pair_rows_high(vec a, vec b)
 VEC_INLINE vec vec_round_pairs(vec a, vec b)
 {
     return _mm512_castsi512_ps((__m512i)_mm512_cvtne2ps_pbh(b, a));
+}
+/* The 8 bytes at `from`, again and again; a load does that without an instruction of its own for it. */
+VEC_INLINE vec vec_repeat_two(const void *from)
+{
+    long long two;
+    memcpy(&two, from, sizeof two);
+    return _mm512_castsi512_ps(_mm512_set1_epi64(two));
+}
+/* Lanes 2 i and 2 i + 1: a[2i] + a[2i + 1] and b[2i] + b[2i + 1]. */
+VEC_INLINE vec vec_join_two(vec a, vec b)
+{
+    vec sums = _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
+    return _mm512_permute_ps(sums, 0xd8);
+}
+VEC_INLINE vec vec_swap_neighbours(vec a) /* lanes 2 i and 2 i + 1 */
+{
+    return _mm512_permute_ps(a, 0xb1);
+}
+VEC_INLINE int vec_any_greater(vec a, vec b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0;
 }
 VEC_INLINE vec vec_set1_pair(uint32_t pair)
 {
