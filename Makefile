@@ -47,7 +47,7 @@ CUDA_DEVICE = $(if $(NVCC),$(BUILD)/libkvlab-cuda.so)
 
 # ---- packages: what each kind of target needs, by Debian's names
 
-PACKAGES_build := $(filter gcc,$(CC)) libc6-dev libdnnl-dev libjansson-dev libcsv-dev
+PACKAGES_build := $(filter gcc,$(CC)) libc6-dev libdnnl-dev libjansson-dev libcsv-dev libpcre2-dev libutf8proc-dev
 PACKAGES_plots := gnuplot-nox
 PACKAGES_tests := g++ libcmocka-dev
 PACKAGES_lint  := clang-format clang-tidy libomp-dev
@@ -87,7 +87,7 @@ CONTRACT    = -ffp-contract=$(if $(filter kernels/%,$<),fast,off)
 WARNINGS   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes $(WERROR)
 LANGUAGE   := -std=c11 -D_GNU_SOURCE -DKVLAB_SOURCE_DIR='"$(CURDIR)"' -I. $(WARNINGS)
 COMPILE     = $(CC) $(LANGUAGE) -fopenmp $(CFLAGS) $(CPPFLAGS) $(CONTRACT) $(VARIANT) -MMD -MP
-LIBRARIES  := -ldnnl -ljansson -lcsv -lm -ldl
+LIBRARIES  := -ldnnl -ljansson -lcsv -lpcre2-8 -lutf8proc -lm -ldl
 
 SAY         = @$(if $(V),,echo "$(1)";) # V=1 shows the commands
 Q           = $(if $(V),,@)
@@ -251,7 +251,8 @@ ARM64   = CROSS=arm64 CC=aarch64-linux-gnu-gcc BUILD=$(BUILD)/arm64 CFLAGS='$(CF
 arm64 test-arm64: %arm64: | sysroot-arm64
 	@QEMU_LD_PREFIX='$(abspath $(SYSROOT))' $(MAKE) --no-print-directory $(if $*,test,all) $(ARM64)
 sysroot-arm64:
-	@NO_DEPS='$(NO_DEPS)' .ci/sysroot arm64 $(SYSROOT) libc6-dev libdnnl-dev libjansson-dev libcsv-dev libcmocka-dev
+	@NO_DEPS='$(NO_DEPS)' .ci/sysroot arm64 $(SYSROOT) libc6-dev libdnnl-dev libjansson-dev libcsv-dev libpcre2-dev \
+	    libutf8proc-dev libcmocka-dev
 
 ## clean: remove everything built (results stay)
 clean:
