@@ -16,6 +16,7 @@
     EXPERIMENT(batch) \
     EXPERIMENT(roofline) \
     EXPERIMENT(gqa) \
+    EXPERIMENT(window) \
     EXPERIMENT(profile) \
 
 #define DECLARED(name) extern const struct experiment name##_experiment;

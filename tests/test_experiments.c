@@ -163,6 +163,7 @@ static const struct {
     {"roofline", "--contexts 16 --batch 2 --reps 2 --quick", "--contexts 8,16,24 --batch 2,3 --reps 2 --quick"},
     {"slope", "--contexts 600,900", "--contexts 600,700,900"},
     {"oom", "--budget 50000", "--budget 50000"},
+    {"window", "--contexts 24 --window 8 --quick", "--contexts 16,24 --window 8,12 --quick"},
     {"profile", "--contexts 16 --batch 2 --reps 2", "--contexts 8,16 --batch 1,2 --reps 2"},
     {"gqa", "--contexts 16 --reps 2 --quick", "--contexts 16 --reps 2 --quick"},
 };

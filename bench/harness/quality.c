@@ -74,10 +74,33 @@ void text_free(struct text *text)
     *text = (struct text){0};
 }
 
-const char *text_held_out(char *path, size_t size)
+static enum status random_text(struct text *text, const struct bench *bench, int64_t count, struct error *error)
 {
-    snprintf(path, size, "%s/tiny/heldout.txt", config_data_dir());
-    return path;
+    *text = (struct text){.tokens = bench_tokens(bench, count, 0), .count = count};
+    text->bytes_of = calloc((size_t)count, sizeof *text->bytes_of);
+    if (text->tokens != NULL && text->bytes_of != NULL)
+        return STATUS_OK;
+    text_free(text);
+    return error_set(error, STATUS_DEVICE, "text: out of host memory for %" PRId64 " tokens", count);
+}
+
+enum status text_for(struct text *text, const struct bench *bench, const char *path, int64_t tokens,
+                     struct error *error)
+{
+    char held_out[4096];
+    if (path == NULL && bench->weights_dir[0] == '\0')
+        return random_text(text, bench, tokens, error);
+    snprintf(held_out, sizeof held_out, "%s/tiny/heldout.txt", config_data_dir());
+    if (text_read(text, path ? path : held_out, &bench->config, error) != STATUS_OK)
+        return error->status;
+    if (text->count >= tokens)
+        return STATUS_OK;
+    error_set(error, STATUS_INPUT,
+              "%s: %" PRId64 " tokens are too few, %" PRId64 " are asked for: take a longer --text or shorter "
+              "--contexts",
+              path ? path : held_out, text->count, tokens);
+    text_free(text);
+    return error->status;
 }
 
 /* ---- likelihood ---- */
@@ -91,6 +114,14 @@ double quality_bits_per_byte(const struct quality *quality)
 {
     static const double LN_2 = 0.69314718055994530942;
     return quality->nll / LN_2 / (double)quality->bytes;
+}
+
+void quality_set(const struct bench *bench, struct results *results, const char *column, double value)
+{
+    if (bench->weights_dir[0] != '\0')
+        results_set_real(results, column, value);
+    else
+        results_set_missing(results, column, "weights are synthetic: they predict nothing");
 }
 
 /* log sum exp, with the largest taken out first so that nothing overflows. */
@@ -110,15 +141,25 @@ enum status scorer_init(struct scorer *scorer, struct model *model, int rows, st
     *scorer = (struct scorer){.model = model};
     rows = rows < model->limits.max_rows ? rows : model->limits.max_rows;
     scorer->host = malloc((size_t)rows * (size_t)model->config->vocab_size * dtype_size(model->weights.dtype));
+    struct device *device = ledger_device(model->ledger);
     if (scorer->host == NULL)
         return error_set(error, STATUS_DEVICE, "perplexity: out of host memory for %d rows of logits", rows);
+    if (device->ops->event_create(device, &scorer->start, error) != STATUS_OK ||
+        device->ops->event_create(device, &scorer->end, error) != STATUS_OK)
+        return error->status;
     return logits_init(&scorer->logits, model->ledger, model->config, model->weights.dtype, rows, error);
 }
 
 void scorer_free(struct scorer *scorer)
 {
-    if (scorer->model != NULL)
+    if (scorer->model != NULL) {
+        struct device *device = ledger_device(scorer->model->ledger);
+        if (scorer->start != NULL)
+            device->ops->event_destroy(device, scorer->start);
+        if (scorer->end != NULL)
+            device->ops->event_destroy(device, scorer->end);
         logits_free(&scorer->logits, scorer->model->ledger);
+    }
     free(scorer->host);
     *scorer = (struct scorer){0};
 }
@@ -161,4 +202,22 @@ enum status scorer_feed(struct scorer *scorer, struct kv_cache *cache, int seque
             return error->status;
     }
     return STATUS_OK;
+}
+
+enum status scorer_step(struct scorer *scorer, struct kv_cache *cache, int sequence, const struct text *text,
+                        int64_t at, struct quality *quality, double *ms, struct error *error)
+{
+    int32_t chosen;
+    struct device *device = ledger_device(scorer->model->ledger);
+    assert(at >= 0 && at < text->count);
+    scorer->logits.rows = 0;
+    if (device->ops->synchronize(device, error) != STATUS_OK ||
+        device->ops->event_record(device, scorer->start, error) != STATUS_OK ||
+        model_prefill(scorer->model, cache, sequence, text->tokens + at, 1, LOGITS_ALL, 0, &scorer->logits, error) !=
+            STATUS_OK ||
+        model_argmax(scorer->model, &scorer->logits, 0, 1, &chosen, error) != STATUS_OK ||
+        device->ops->event_record(device, scorer->end, error) != STATUS_OK ||
+        device->ops->event_elapsed_ms(device, scorer->start, scorer->end, ms, error) != STATUS_OK)
+        return error->status;
+    return add_rows(scorer, text, at, quality, error);
 }

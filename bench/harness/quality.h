@@ -7,7 +7,7 @@
 #ifndef KVLAB_BENCH_HARNESS_QUALITY_H
 #define KVLAB_BENCH_HARNESS_QUALITY_H
 
-#include "engine/forward.h"
+#include "bench/harness/bench.h"
 
 /* A text as a model reads it. */
 struct text {
@@ -21,8 +21,11 @@ struct text {
 enum status text_read(struct text *text, const char *path, const struct config *config, struct error *error);
 void text_free(struct text *text);
 
-/* The text that ships with the trained models and that they have not seen: <data>/tiny/heldout.txt. */
-const char *text_held_out(char *path, size_t size);
+/* What an experiment feeds, at least `tokens` of it: the file that the user gave; else what ships with the trained
+   models and they have not seen, <data>/tiny/heldout.txt; else, where weights are synthetic, seeded random tokens.
+   Status 2 also where the text is too short. */
+enum status text_for(struct text *text, const struct bench *bench, const char *path, int64_t tokens,
+                     struct error *error);
 
 struct quality {
     double nll;            /* sum over the tokens, nats */
@@ -30,6 +33,9 @@ struct quality {
 };
 double quality_perplexity(const struct quality *quality);
 double quality_bits_per_byte(const struct quality *quality);
+/* A number that comes of them into a column, which stays empty where weights are synthetic: they have learned nothing.
+ */
+void quality_set(const struct bench *bench, struct results *results, const char *column, double value);
 
 /* -log softmax(logits)[target]; logits: host [vocab] of the given type. Not finite where a logit is not. */
 double quality_token_nll(enum dtype dtype, const void *logits, int64_t vocab, int32_t target);
@@ -39,6 +45,7 @@ struct scorer {
     struct model *model;
     struct logits logits; /* [rows][vocab] */
     void *host;           /* the same, downloaded */
+    struct device_event *start, *end;
 };
 /* `rows`: positions per forward pass, at most the model's own limit; 1 feeds token by token. Free with scorer_free(),
    also after an error. */
@@ -50,5 +57,9 @@ void scorer_free(struct scorer *scorer);
    the logits are not finite. */
 enum status scorer_feed(struct scorer *scorer, struct kv_cache *cache, int sequence, const struct text *text,
                         int64_t first, int64_t count, struct quality *quality, struct error *error);
+/* The same for one token, timed as a decode step is: the pass and the greedy choice, not the logits' way to the host.
+ */
+enum status scorer_step(struct scorer *scorer, struct kv_cache *cache, int sequence, const struct text *text,
+                        int64_t at, struct quality *quality, double *ms, struct error *error);
 
 #endif
