@@ -165,6 +165,26 @@ static const struct {
       {2, "kv_v_bytes", "unit slip", "1.34", "65536 bytes (bf16)"}}},
     /* 6,144 x 20,480 = 0.117 GiB, 0.126 GB */
     {"sglang-qwen2-0.5b.log", "qwen2.5-0.5b", NULL, 3, {{2, "kv_k_bytes", "unit slip", "0.13", "GiB printed as GB"}}},
+    /* Four ranks, 39 windowed layers with 2 of 8 KV heads: K 192, V 128 values; a page of 64 more than the tokens makes
+       5.5844 GiB of V 5.5855 */
+    {"sglang-mimo-v2-flash.log",
+     "mimo-v2-flash",
+     NULL,
+     5,
+     {{2, "kv_full_capacity_tokens", "capacity", "", "capacity, not use"},
+      {2, "kv_window_capacity_tokens", "exact", "300288", "0.8 of the full"},
+      {3, "kv_capacity_tokens", "capacity", "", "capacity, not use"},
+      {3, "kv_k_bytes", "unit slip", "9.00", "300288 tokens x 29952 bytes (bf16); the pool of the 39 windowed layers"},
+      {3, "kv_v_bytes", "unit slip", "6.00", "300288 tokens x 19968 bytes"}}},
+    /* Both pools of one size, and the ranks not said: 1,496,959 x (9 x 4 + 39 x 8) x 320 x 2 over four */
+    {"sglang-mimo-v2-flash-2025.log",
+     "mimo-v2-flash",
+     NULL,
+     7,
+     {{1, "kv_k_bytes", "off", "179.35", "one rank of 4: 2 of 8 KV heads"},
+      {1, "kv_v_bytes", "off", "119.57", "the pool of the 39 windowed layers"},
+      {2, "kv_k_bytes", "off", "20.69", "the pool of the 9 full layers"},
+      {3, "kv_bytes", "off", "333.40", "as on one of 4 ranks"}}},
     /* 18,944 x 3,584 x 2 = 129.5 MiB */
     {"pytorch-2.log",
      "qwen2.5-7b",

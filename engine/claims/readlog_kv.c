@@ -123,9 +123,17 @@ static bool because_of_type(const struct question *q)
     return false;
 }
 
+static int64_t kv_heads_of(const struct shape *shape, enum kv_part part)
+{
+    int64_t i = 0;
+    while (i < shape->layer_count && !in_part(&shape->layers[i], part))
+        i++;
+    return i < shape->layer_count ? shape->layers[i].kv_heads : shape->kv_heads;
+}
+
 static bool because_of_ranks(const struct question *q)
 {
-    int64_t kv_heads = q->scan->options->shape->kv_heads;
+    int64_t kv_heads = kv_heads_of(q->scan->options->shape, q->way.part);
     for (int64_t ranks = 2; ranks <= 64; ranks *= 2) {
         struct kv_way way = q->way;
         way.ranks = ranks;

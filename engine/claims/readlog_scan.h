@@ -13,8 +13,10 @@ struct log_facts {
     enum { CACHE_WHOLE, CACHE_FULL_LAYERS, CACHE_WINDOW_LAYERS } part; /* of a model with windows */
     /* vLLM, SGLang */
     int64_t ranks, stages, block_size, max_length, blocks, batch_tokens;
-    bool all_layers; /* vLLM before groups: a block is of all layers, whatever their windows */
-    uint64_t tokens; /* capacity */
+    bool all_layers;                     /* vLLM before groups: a block is of all layers, whatever their windows */
+    uint64_t tokens;                     /* capacity */
+    int64_t page;                        /* SGLang: tokens of one */
+    uint64_t full_tokens, window_tokens; /* SGLang: of the two pools */
     char cache_type[24];
     bool has_available;
     struct printed available; /* GiB for the cache */
