@@ -232,11 +232,15 @@ static enum status measure(struct bench *bench, struct results *results, const s
         status = model_init(&model, bench->ledger, &bench->config, &weights, &limits, bench->kv_dtype, refusal);
     if (status == STATUS_OK)
         status = admit_all(bench, setting, &plan, &cache, &outcome, refusal);
-    if (status == STATUS_DEVICE) {
+    struct ledger_refusal refused = ledger_refusal(bench->ledger);
+    if (status == STATUS_DEVICE && refused.asked > 0 && refused.missing == 0)
+        error_set(error, STATUS_DEVICE,
+                  "capacity: %s at %d tokens: the device itself refused, below the budget: %s; take a smaller --budget",
+                  kv_policy_name(setting->policy), setting->context, refusal->message);
+    else if (status == STATUS_DEVICE)
         status = record(bench, results, setting, &plan, &outcome, error);
-    } else {
+    else
         *error = *refusal;
-    }
     kv_close(cache);
     model_free(&model);
     return status;

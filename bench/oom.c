@@ -115,7 +115,7 @@ static enum status load(struct bench *bench, struct ledger_refusal *refusal, str
             : weights_unfilled(&weights, bench->ledger, &bench->config, bench->dtype, message);
     weights_free(&weights, bench->ledger);
     *refusal = ledger_refusal(bench->ledger);
-    if (status == STATUS_OK || (status == STATUS_DEVICE && refusal->asked > 0))
+    if (status == STATUS_OK || (status == STATUS_DEVICE && refusal->missing > 0)) /* else the device's own refusal */
         return STATUS_OK;
     *error = *message;
     return status;

@@ -275,6 +275,7 @@ enum status ledger_alloc(struct ledger *ledger, enum ledger_tag tag, uint64_t by
         enum status status =
             add_segment(ledger, tag, round_up(own ? padded : LEDGER_OWN_SEGMENT_BYTES, page), &segment, error);
         if (status != STATUS_OK) {
+            note_refusal(ledger, tag, bytes);
             error_prefix(error, "%s (%" PRIu64 " bytes of %s)", what, bytes, ledger_tag_name(tag));
             return status;
         }

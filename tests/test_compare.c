@@ -212,6 +212,7 @@ static void what_cannot_be_compared(void **state)
         {"", "context,x\n1,2\n", "the file is empty"},
         {"context,x\n1\n", "context,x\n1,2\n", "number of cells"},
         {"context,x\n\"1,2\n", "context,x\n1,2\n", "a.csv"},
+        {"context,x,x\n1,2,3\n", "context,x\n1,2\n", "two columns have the name \"x\""},
     };
     for (size_t i = 0; i < COUNT(known); i++)
         command_refuses(2, known[i].word, "compare '%s' '%s'", file("a.csv", known[i].a), file("b.csv", known[i].b));

@@ -145,6 +145,15 @@ static void capacity_other_limits(void **state)
     }
 }
 
+/* A budget beyond the machine: K of one layer would take 2,000,000,000 x 32 x 128 x 2 bytes = 16 TB. What the machine
+   refuses is no count of the sequences that a card of this size holds. */
+static void capacity_beyond_the_device(void **state)
+{
+    (void)state;
+    const char *message = place_run("capacity --model llama-2-7b --contexts 2000000000 --batch 1 --budget 9000TB", 3);
+    assert_non_null(strstr(message, "the device itself refused, below the budget"));
+}
+
 /* ---- oom -------------------------------------------------------------------------------------------------------- */
 
 static const char oom_columns[] =
@@ -222,6 +231,7 @@ int main(void)
         cmocka_unit_test(anatomy_resumed_has_each_row_once),
         cmocka_unit_test(capacity_counts),
         cmocka_unit_test(capacity_other_limits),
+        cmocka_unit_test(capacity_beyond_the_device),
         cmocka_unit_test(oom_stops_where_the_sum_passes_the_budget),
         cmocka_unit_test(oom_of_the_published_case),
     };

@@ -38,6 +38,8 @@ char *csv_line(const char *const *cells, const bool *is_text, size_t count, size
     return line;
 }
 
+enum { MAX_COLUMNS = 1000 };
+
 /* What libcsv's callbacks fill. */
 struct reader {
     struct csv_table *table;
@@ -76,6 +78,18 @@ static void on_cell(void *text, size_t length, void *data)
         fail(reader, STATUS_DEVICE, "out of memory");
 }
 
+/* A name that stands twice would be read as its first column, whatever the other holds. */
+static void check_header(struct reader *reader)
+{
+    const struct csv_table *table = reader->table;
+    if (table->column_count > MAX_COLUMNS)
+        fail(reader, STATUS_INPUT, "it has more than 1000 columns");
+    for (size_t i = 0; !reader->status && i < table->column_count; i++)
+        if (csv_table_column(table, table->columns[i]) != (int)i)
+            reader->status = error_set(reader->error, STATUS_INPUT, "%s: two columns have the name \"%.64s\"",
+                                       reader->path, table->columns[i]);
+}
+
 static void on_row(int character, void *data)
 {
     (void)character;
@@ -86,6 +100,7 @@ static void on_row(int character, void *data)
     if (!table->columns) {
         table->columns = reader->cells;
         table->column_count = reader->count;
+        check_header(reader);
     } else if (reader->count != table->column_count) {
         fail(reader, STATUS_INPUT, "it has another number of cells than the header");
         return;

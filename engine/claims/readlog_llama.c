@@ -236,8 +236,10 @@ static void buffer_rows(struct scan *scan, const struct kv_way *way, uint64_t to
 static void add_buffer(struct scan *scan, const char *text, const char *after)
 {
     struct log_buffer buffer = {.line = scan->line};
-    if (scan->buffer_count == MAX_BUFFERS || !line_amount(&buffer.printed, &buffer.unit, after))
+    if (!line_amount(&buffer.printed, &buffer.unit, after))
         return;
+    if (scan->buffer_count == MAX_BUFFERS) /* no cache has so many: their total is not in this log */
+        readlog_llama_end(scan);
     const char *end = strstr(text, " KV buffer size"), *start = end;
     while (start > text && start[-1] != ' ')
         start--;
