@@ -258,7 +258,10 @@ static enum status run(const struct plan_arguments *arguments, bool *fits, struc
         status = shape_find(&shape, models_dir, arguments->model, error);
     request.shape = &shape;
     if (!status && request.prediction_layers && shape.prediction_layers == 0)
-        status = error_set(error, STATUS_INPUT, "--prediction-layers: %s has none", shape.name);
+        status = error_set(error, STATUS_INPUT,
+                           "--prediction-layers: the config of %s names none (num_nextn_predict_layers); what only the "
+                           "weights hold is not planned",
+                           shape.name);
     if (!status)
         status = plan_make(plan, &request, error);
     struct plan_view view = {.plan = plan, .shape = &shape, .card = arguments->card ? &card : NULL};

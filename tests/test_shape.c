@@ -441,6 +441,11 @@ static void refuses_by_name(void **state)
         const char *model, *changes, *key, *value;
     } rows[] = {
         {"llama-3-8b", "{\"model_type\": \"rwkv\"}", "model_type", "rwkv"},
+        {"gemma-3-4b", "{\"model_type\": \"gemma4\"}", "model_type", "gemma4"},
+        {"granite-4.0-h-tiny", "{\"model_type\": \"falcon_h1\"}", "model_type", "falcon_h1"},
+        {"granite-4.0-h-tiny", "{\"model_type\": \"nemotron_h\"}", "model_type", "nemotron_h"},
+        {"qwen2.5-7b", "{\"model_type\": \"qwen2_5_vl\"}", "model_type", "qwen2_5_vl"},
+        {"llama-3-8b", "{\"model_type\": \"mllama\"}", "model_type", "mllama"},
         {"llama-3-8b", "{\"-model_type\": 0, \"architectures\": [\"FooForCausalLM\"]}", "architectures", "Foo"},
         {"llama-3-8b", "{\"architectures\": [\"Qwen2ForCausalLM\"]}", "architectures", "Qwen2ForCausalLM"},
         {"llama-3-8b", "{\"sliding_window\": 4096}", "sliding_window", "4096"},
