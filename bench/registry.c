@@ -18,6 +18,7 @@
     EXPERIMENT(gqa) \
     EXPERIMENT(window) \
     EXPERIMENT(profile) \
+    EXPERIMENT(paged) \
 
 #define DECLARED(name) extern const struct experiment name##_experiment;
 #define LISTED(name) &name##_experiment,

@@ -166,6 +166,7 @@ static const struct {
     {"window", "--contexts 24 --window 8 --quick", "--contexts 16,24 --window 8,12 --quick"},
     {"profile", "--contexts 16 --batch 2 --reps 2", "--contexts 8,16 --batch 1,2 --reps 2"},
     {"gqa", "--contexts 16 --reps 2 --quick", "--contexts 16 --reps 2 --quick"},
+    {"paged", "--quick --block-sizes 16", "--quick --block-sizes 4,16"},
 };
 
 static const char *sweep(const struct experiment *experiment, bool more)

@@ -7,8 +7,8 @@ uint64_t timed_batch_kv_bytes(const struct config *config, enum dtype kv_dtype, 
     return formula_kv_bytes(config, kv_dtype, sequences * room);
 }
 
-enum status timed_batch_init(struct timed_batch *batch, struct bench *bench, struct model *model, int sequences,
-                             int room, struct error *error)
+static enum status init(struct timed_batch *batch, struct bench *bench, struct model *model, int sequences, int room,
+                        const struct kv_options *options, struct error *error)
 {
     const struct device_ops *ops = bench->device->ops;
     size_t count = (size_t)sequences;
@@ -19,16 +19,43 @@ enum status timed_batch_init(struct timed_batch *batch, struct bench *bench, str
     batch->items = calloc(count, sizeof *batch->items);
     if (batch->tokens == NULL || batch->chosen == NULL || batch->numbers == NULL || batch->items == NULL)
         return error_set(error, STATUS_DEVICE, "%s: out of host memory", bench->experiment->name);
-    struct kv_options options = {
-        .policy = KV_RESERVED, .dtype = bench->kv_dtype, .max_sequences = sequences, .max_tokens = room};
     if (ops->event_create(bench->device, &batch->start, error) != STATUS_OK ||
         ops->event_create(bench->device, &batch->end, error) != STATUS_OK ||
         logits_init(&batch->logits, bench->ledger, model->config, bench->dtype, sequences, error) != STATUS_OK ||
-        kv_open(&batch->cache, bench->ledger, model->config, &options, error) != STATUS_OK)
+        kv_open(&batch->cache, bench->ledger, model->config, options, error) != STATUS_OK)
         return error->status;
     for (int s = 0; s < sequences; s++)
         if (kv_sequence_open(batch->cache, &batch->numbers[s], error) != STATUS_OK)
             return error->status;
+    return STATUS_OK;
+}
+
+enum status timed_batch_init(struct timed_batch *batch, struct bench *bench, struct model *model, int sequences,
+                             int room, struct error *error)
+{
+    struct kv_options options = {
+        .policy = KV_RESERVED, .dtype = bench->kv_dtype, .max_sequences = sequences, .max_tokens = room};
+    return init(batch, bench, model, sequences, room, &options, error);
+}
+
+enum status timed_batch_init_paged(struct timed_batch *batch, struct bench *bench, struct model *model, int sequences,
+                                   int room, int block_size, struct error *error)
+{
+    int blocks = (room + block_size - 1) / block_size;
+    struct kv_options options = {.policy = KV_PAGED,
+                                 .dtype = bench->kv_dtype,
+                                 .max_sequences = sequences,
+                                 .block_size = block_size,
+                                 .max_tokens = room,
+                                 .pool_blocks = blocks * sequences};
+    if (init(batch, bench, model, sequences, room, &options, error) != STATUS_OK)
+        return error->status;
+    for (int block = 1; block <= blocks; block++)
+        for (int s = 0; s < sequences; s++) {
+            int tokens = block < blocks ? block * block_size : room;
+            if (kv_make_room(batch->cache, batch->numbers[s], tokens, error) != STATUS_OK)
+                return error->status;
+        }
     return STATUS_OK;
 }
 

@@ -1,8 +1,8 @@
 /* Timed passes over a batch of sequences that share one length: what the experiments on time have in common (tpot,
    phases, batch, roofline, gqa). Prefill is a pass with many tokens per sequence, decode one with a single token.
 
-   The cache is reserved, so that a pass allocates nothing and a sequence can be put back to any length it has had. What
-   is timed is the forward pass and the greedy choice of every sequence. */
+   The cache is reserved, so that a pass allocates nothing and a sequence can be put back to any length it has had; or
+   paged, from a pool with room for all. What is timed is the forward pass and the greedy choice of every sequence. */
 #ifndef KVLAB_BENCH_HARNESS_TIMED_BATCH_H
 #define KVLAB_BENCH_HARNESS_TIMED_BATCH_H
 
@@ -25,6 +25,10 @@ struct timed_batch {
    timed_batch_free(), also after an error; that takes a zeroed struct. */
 enum status timed_batch_init(struct timed_batch *batch, struct bench *bench, struct model *model, int sequences,
                              int room, struct error *error);
+/* The same in blocks of block_size tokens, those of all sequences interleaved in the pool, as where sequences grow side
+   by side. */
+enum status timed_batch_init_paged(struct timed_batch *batch, struct bench *bench, struct model *model, int sequences,
+                                   int room, int block_size, struct error *error);
 void timed_batch_free(struct timed_batch *batch);
 
 /* Bytes of its cache and logits, for the plan (source: formula). */
@@ -35,7 +39,7 @@ uint64_t timed_batch_kv_bytes(const struct config *config, enum dtype kv_dtype, 
 enum status timed_batch_prefill(struct timed_batch *batch, int count, struct error *error);
 enum status timed_batch_fill_random(struct timed_batch *batch, int count, struct error *error);
 
-/* Puts every sequence to `length` tokens, at most as many as it has held before. */
+/* Puts every sequence to `length` tokens, at most as many as it has held before; paged: as it holds now. */
 enum status timed_batch_rewind(struct timed_batch *batch, int length, struct error *error);
 
 /* The next `count` tokens of the first `sequences` sequences, in as few forward passes as the model's limits allow, and
