@@ -169,14 +169,14 @@ static void any_trace_adds_up(void **state)
     (void)state;
     uint64_t random = 7;
     int full = 0, preempted = 0;
-    for (int round = 0; round < 60; round++) {
-        struct trace_request trace[24];
-        int count = test_random(&random, 1, 24), max_tokens = test_random(&random, 2, 255);
+    for (int round = 0; round < 45; round++) {
+        struct trace_request trace[16];
+        int count = test_random(&random, 1, 16), max_tokens = test_random(&random, 2, 120);
         struct paged_setting setting = {.policy = (enum kv_policy)(round % 3),
                                         .dtype = DTYPE_F32,
                                         .block_size = test_random(&random, 1, max_tokens),
                                         .max_tokens = max_tokens};
-        uint64_t budget = (uint64_t)SEGMENT_TOKENS * (uint64_t)test_random(&random, 4, 12);
+        uint64_t budget = (uint64_t)SEGMENT_TOKENS * (uint64_t)test_random(&random, 2, 6);
         random_trace(trace, count, max_tokens, &random);
         struct paged_counts counts = run_ok(&setting, budget, trace, count);
         struct paged_counts again = run_ok(&setting, budget, trace, count);
