@@ -160,7 +160,12 @@ static void arrivals_by_hand(void **state)
 
 static void random_trace(struct trace_request *trace, int count, int max_tokens, uint64_t *random)
 {
-    trace_chat(trace, (size_t)count, max_tokens, test_random(random, 0, 3), *random);
+    int arrival = 0;
+    for (int i = 0; i < count; i++) {
+        int prompt = test_random(random, 1, max_tokens - 1);
+        trace[i] = (struct trace_request){arrival, prompt, test_random(random, 1, max_tokens - prompt)};
+        arrival += test_random(random, 0, 3);
+    }
 }
 
 /* Whatever the cache: nothing is left, waste and use make up all that was taken, and a second run is the same. */

@@ -27,11 +27,8 @@ void trace_chat(struct trace_request *requests, size_t count, int max_tokens, do
     uint64_t state = seed;
     double arrival = 0.0;
     for (size_t i = 0; i < count; i++) {
-        double prompt, output;
-        do {
-            prompt = tokens(mean_prompt, &state);
-            output = tokens(mean_output, &state);
-        } while (prompt + output > max_tokens);
+        double prompt = fmin(tokens(mean_prompt, &state), (double)(max_tokens / 2));
+        double output = fmin(tokens(mean_output, &state), max_tokens - prompt);
         requests[i] = (struct trace_request){(int)arrival, (int)prompt, (int)output};
         arrival -= arrival_steps * log(1.0 - random_uniform(&state));
     }
