@@ -108,7 +108,8 @@ cuda: $(BUILD)/libkvlab-cuda.so
 cuda-found:
 	@echo $(if $(NVCC),yes,no)
 
-NVCC_COMPILE = $(NVCC) -std=c++17 -O3 -lineinfo -I. $(CUDA_ARCH) -Xcompiler -fPIC$(comma)-fvisibility=hidden \
+CUPTI_FOLDERS = $(wildcard $(addprefix $(dir $(NVCC))../,extras/CUPTI/$(1) $(1)))
+NVCC_COMPILE = $(NVCC) -std=c++17 -O3 -lineinfo -I. $(addprefix -I,$(call CUPTI_FOLDERS,include)) $(CUDA_ARCH) -Xcompiler -fPIC$(comma)-fvisibility=hidden \
     -Xcompiler -Wall$(comma)-Wextra$(if $(WERROR),$(comma)-Werror -Werror all-warnings) -Xptxas -v -MMD -MP
 CUDA_OBJECTS = $(CUDA_SOURCES:%.cu=$(BUILD)/cuda/%.o) $(BUILD)/cuda/kernels/errors.o $(BUILD)/cuda/kernels/dtype.o
 ifneq ($(NVCC),)
@@ -123,7 +124,8 @@ $(BUILD)/cuda/kernels/%.o: kernels/%.c Makefile | deps-build
 	$(Q)$(COMPILE) -fPIC -fvisibility=hidden -c $< -o $@
 $(BUILD)/libkvlab-cuda.so: $(CUDA_OBJECTS)
 	$(Q)$(NVCC) -shared -cudart static $(CUDA_ARCH) $^ -lcublas -ldl \
-	    -Xlinker -rpath=$(abspath $(dir $(NVCC))../lib64) -o $@
+	    $(foreach folder,$(call CUPTI_FOLDERS,lib64) $(wildcard $(dir $(NVCC))../lib),-Xlinker -rpath=$(abspath \
+	    $(folder))) -o $@
 	@echo "$@: $(CUDA_ARCH)"
 endif
 
@@ -201,6 +203,21 @@ $(BUILD)/tests/%.o: tests/%.cpp Makefile | deps-build deps-tests
 $(BUILD)/tests/test_standin_%: $(BUILD)/tests/test_standin_%.o $(STANDIN_OBJECTS)
 	$(Q)$(CXX) $(CFLAGS) $(LDFLAGS) $^ -lcmocka -ldl -o $@
 
+# CUPTI's host side needs no device: with the toolkit's headers where they are, else with the stand-in's, and fewer tests.
+CUPTI_COMPILE = $(CXX) -std=c++17 -D_GNU_SOURCE -I. $(if $(NVCC),$(addprefix -isystem ,$(call \
+    CUPTI_FOLDERS,include)),-Itests/standin/include) -Wall -Wextra $(WERROR) \
+    $(CFLAGS) $(CPPFLAGS) -MMD -MP
+CUPTI_PARTS   = $(BUILD)/tests/cupti/test_cupti.o $(BUILD)/tests/cupti/cupti_library.o $(BUILD)/tests/cupti/cupti_host.o
+$(BUILD)/tests/cupti/%.o: kernels/cuda/%.cu Makefile | deps-build deps-tests
+	@mkdir -p $(@D)
+	$(Q)$(CUPTI_COMPILE) -x c++ -c $< -o $@
+$(BUILD)/tests/cupti/%.o: tests/%.cpp Makefile | deps-build deps-tests
+	@mkdir -p $(@D)
+	$(call SAY,c++ $<)
+	$(Q)$(CUPTI_COMPILE) -c $< -o $@
+$(BUILD)/tests/test_cupti: $(CUPTI_PARTS) $(BUILD)/kernels/errors.o $(if $(NVCC),,$(STANDIN_OBJECTS))
+	$(Q)$(CXX) -fopenmp $(CFLAGS) $(LDFLAGS) $^ -lcmocka -ldl -o $@
+
 ## test-standin: the tests that a device must pass, and the first experiments, through the CUDA sources on the stand-in
 STANDIN_TESTS  := kernels attention kv_ops forward window golden cuda
 STANDIN_DEVICE  = $(CUDA_SOURCES:%.cu=$(BUILD)/standin/%.o) $(BUILD)/standin/kernels/errors.o \
@@ -267,4 +284,4 @@ help:
 .PHONY: all cuda cuda-found deps deps-build deps-plots deps-tests deps-lint labs audit plots test test-standin test-sanitize \
     lint lint-format format arm64 test-arm64 sysroot-arm64 clean help
 -include $(OBJECTS:.o=.d) $(TESTS:%=$(BUILD)/tests/%.d) $(SUPPORT:%.c=$(BUILD)/%.d) $(STANDIN_OBJECTS:.o=.d) \
-    $(CUDA_OBJECTS:.o=.d) $(STANDIN_DEVICE:.o=.d)
+    $(CUDA_OBJECTS:.o=.d) $(CUPTI_PARTS:.o=.d) $(STANDIN_DEVICE:.o=.d)

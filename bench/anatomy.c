@@ -5,6 +5,7 @@
    and what the machine sees of the process. Each holds the one before it, so that the differences have names: rounding
    and fragmentation (reserved - ledger), and what runtime, libraries and program take (driver - reserved). */
 #include "bench/harness/prefilled.h"
+#include "kernels/probes.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -30,7 +31,10 @@ static const struct column columns[] = {
      "Source reserved: what the ledger holds from the device for them; beyond ledger_bytes lies rounding and "
      "fragmentation. Weights mapped from a file are in the ledger, but not reserved."},
     {"driver_bytes", COLUMN_INT, 0, false,
-     "Source driver: the process as seen from outside (resident pages on a CPU, memory in use on a GPU), all of it."},
+     "Source driver: the process as seen from outside (resident pages on a CPU, memory in use on a GPU), all of it. "
+     "Where a GPU's driver knows the process by no number of ours (a container), the card's free memory less than "
+     "before "
+     "the context."},
     {"overhead_bytes", COLUMN_INT, 0, false,
      "driver_bytes less reserved_bytes: runtime, libraries and the program itself. Negative where reserved pages were "
      "never touched."},
@@ -43,6 +47,12 @@ static const struct column columns[] = {
     {"since_start_bytes", COLUMN_INT, 0, false,
      "driver_bytes less those at the start of this process's measurement: at results released (less weights and "
      "workspace) and at released, what did not come back."},
+    {"before_device_bytes", COLUMN_INT, 0, false,
+     "Source driver, at start: the process before the device was opened; driver_bytes less this is what opening it "
+     "took, on a GPU its context and the kernels."},
+    {"recorded_bytes", COLUMN_INT, 0, false,
+     "Allocations of the device's memory by the driver's own records (CUPTI), less those freed: must be "
+     "reserved_bytes. Empty where there are no such records, as on a CPU."},
 };
 static const struct table tables[] = {{"", true, columns, sizeof columns / sizeof *columns}};
 
@@ -89,7 +99,40 @@ struct run_state {
     struct results *results;
     int64_t context;
     uint64_t driver_at_start;
+    bool recording; /* the driver's records of allocations; else why not: */
+    struct error unrecorded;
 };
+
+static void set_outside(struct run_state *state, enum moment moment)
+{
+    struct results *results = state->results;
+    const struct device_memory *before = &state->bench->device->info.before;
+    uint64_t reserved = ledger_counts(state->bench->ledger).reserved, driver;
+    const char *missing;
+    if (bench_driver_bytes(state->bench, &driver, &missing)) {
+        results_set_int(results, "driver_bytes", (int64_t)driver);
+        results_set_int(results, "overhead_bytes", (int64_t)(driver - reserved));
+        results_set_int(results, "since_start_bytes", (int64_t)(driver - state->driver_at_start));
+    } else {
+        results_set_missing(results, "driver_bytes", missing);
+    }
+    if (moment == START && before->process_known)
+        results_set_int(results, "before_device_bytes", (int64_t)before->process_bytes);
+}
+
+static enum status set_records(struct run_state *state, struct error *error)
+{
+    struct device *device = state->bench->device;
+    uint64_t held;
+    if (!state->recording) {
+        results_set_missing(state->results, "recorded_bytes", state->unrecorded.message);
+        return STATUS_OK;
+    }
+    if (device->probes->account_bytes(device, &held, error) != STATUS_OK)
+        return error->status;
+    results_set_int(state->results, "recorded_bytes", (int64_t)held);
+    return STATUS_OK;
+}
 
 /* The row of this moment, unless --resume has kept it. */
 static enum status record(struct run_state *state, enum moment moment, struct error *error)
@@ -100,8 +143,7 @@ static enum status record(struct run_state *state, enum moment moment, struct er
     struct ledger_counts counts = ledger_counts(state->bench->ledger);
     uint64_t driver;
     const char *missing;
-    bool known = bench_driver_bytes(state->bench, &driver, &missing);
-    if (moment == START && known)
+    if (moment == START && bench_driver_bytes(state->bench, &driver, &missing))
         state->driver_at_start = driver;
     if (recorded(results, moment, state->context))
         return STATUS_OK;
@@ -110,13 +152,9 @@ static enum status record(struct run_state *state, enum moment moment, struct er
         results_set_int(results, tag_columns[tag], (int64_t)counts.live[tag]);
     results_set_int(results, "ledger_bytes", (int64_t)counts.live_total);
     results_set_int(results, "reserved_bytes", (int64_t)counts.reserved);
-    if (known) {
-        results_set_int(results, "driver_bytes", (int64_t)driver);
-        results_set_int(results, "overhead_bytes", (int64_t)(driver - counts.reserved));
-        results_set_int(results, "since_start_bytes", (int64_t)(driver - state->driver_at_start));
-    } else {
-        results_set_missing(results, "driver_bytes", missing);
-    }
+    set_outside(state, moment);
+    if (set_records(state, error) != STATUS_OK)
+        return error->status;
     return results_end_row(results, error);
 }
 
@@ -132,7 +170,7 @@ static enum status prefill(struct run_state *state, struct model *model, enum mo
     return status;
 }
 
-static enum status measure(struct run_state *state, struct error *error)
+static enum status measure_moments(struct run_state *state, struct error *error)
 {
     struct bench *bench = state->bench;
     struct bench_need need = {.kv_bytes = prefilled_kv_bytes(bench, state->context),
@@ -151,6 +189,20 @@ static enum status measure(struct run_state *state, struct error *error)
         status = record(state, RESULTS_RELEASED, error);
     model_free(&model);
     return status == STATUS_OK ? record(state, RELEASED, error) : status;
+}
+
+/* With the driver's records of allocations, where there are any, from before the first one on. */
+static enum status measure(struct run_state *state, struct error *error)
+{
+    struct device *device = state->bench->device;
+    if (device->probes == NULL)
+        error_set(&state->unrecorded, STATUS_DEVICE, "this device keeps no records of allocations");
+    else
+        state->recording = device->probes->account_begin(device, &state->unrecorded) == STATUS_OK;
+    enum status status = measure_moments(state, error);
+    if (state->recording)
+        device->probes->account_end(device);
+    return status;
 }
 
 static enum status measure_all(struct bench *bench, struct results *results, const struct int_list *contexts,
@@ -187,6 +239,12 @@ static enum status check(const struct results *results, struct error *error)
                                  pairs[i][0], results_text(results, row, pairs[i][0]),
                                  results_text(results, row, pairs[i][1]));
         }
+        const char *reserved = results_text(results, row, "reserved_bytes"),
+                   *allocated = results_text(results, row, "recorded_bytes");
+        if (allocated[0] != '\0' && strcmp(allocated, reserved) != 0)
+            return error_set(error, STATUS_CHECK_FAILED,
+                             "anatomy: at \"%s\" the driver's records hold %s bytes, the ledger reserved %s", moment,
+                             allocated, reserved);
         if (sum != total)
             return error_set(error, STATUS_CHECK_FAILED, "anatomy: at \"%s\" the tags sum to %.0f, the ledger says %s",
                              moment, sum, results_text(results, row, "ledger_bytes"));

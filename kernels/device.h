@@ -23,24 +23,26 @@ struct device;
 struct device_event;
 struct device_probes;
 
-/* What a device is, fixed after opening. Fields that a device does not have are 0 or "". */
-struct device_info {
-    char kind[8];         /* "cpu", "cuda" */
-    char name[128];       /* "AMD EPYC 9R14", "NVIDIA H200" */
-    char features[256];   /* instruction sets used, or compute capability */
-    char driver[64];      /* driver and runtime version */
-    int threads;          /* CPU threads used; 0 on a GPU */
-    int multiprocessors;  /* SMs of a GPU; 0 on a CPU */
-    size_t l2_bytes;      /* last-level cache (CPU: L3) */
-    size_t page_bytes;    /* granularity of alloc(): every allocation really takes a multiple of this */
-    uint64_t total_bytes; /* memory of the device */
-};
-
 /* Memory as seen from outside, in bytes. */
 struct device_memory {
     uint64_t free_bytes; /* what could still be allocated: GPU free memory; CPU MemAvailable under its cgroup limit */
     uint64_t process_bytes; /* what this process uses: resident pages on a CPU, per-process use on a GPU */
     int process_known;      /* 0 where process_bytes cannot be had */
+};
+
+/* What a device is, fixed after opening. Fields that a device does not have are 0 or "". */
+struct device_info {
+    char kind[8];                /* "cpu", "cuda" */
+    char name[128];              /* "AMD EPYC 9R14", "NVIDIA H200" */
+    char features[256];          /* instruction sets used, or compute capability */
+    char driver[64];             /* driver and runtime version */
+    int threads;                 /* CPU threads used; 0 on a GPU */
+    int multiprocessors;         /* SMs of a GPU; 0 on a CPU */
+    size_t l2_bytes;             /* last-level cache (CPU: L3) */
+    size_t page_bytes;           /* granularity of alloc(): every allocation really takes a multiple of this */
+    uint64_t total_bytes;        /* memory of the device */
+    struct device_memory before; /* before anything of the device was opened: on a GPU, before its context; free_bytes 0
+                                    where that cannot be had */
 };
 
 /* ---- The ragged batch --------------------------------------------------------------------------------------------

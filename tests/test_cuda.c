@@ -1,6 +1,7 @@
 /* What only a device with graphs and limited memory can get wrong: recorded passes against launched ones, running out
    of memory at every allocation, and the byte models of its kernels. KVLAB_TEST_DEVICE=cuda, on a card or the stand-in;
    on the CPU the first and the last hold too. */
+#include "kernels/profile.h"
 #include "kernels/work.h"
 #include "tests/support.h"
 
@@ -81,6 +82,150 @@ static void graphs_on_equals_graphs_off(void **state)
         free(on);
         free(off);
     }
+}
+
+/* ---- the device's own records (kernels/probes.h) */
+
+/* Skips where the device has none, and says why. */
+static void need_probes(struct device *device)
+{
+    enum status status = device->probes ? device->probes->trace_begin(device, &error) : STATUS_DEVICE;
+    if (status == STATUS_OK) {
+        device->probes->trace_end(device);
+        return;
+    }
+    print_message("%s\n", device->probes ? error.message : "this device keeps no records of its kernels");
+    device->ops->close(device);
+    skip();
+}
+
+static const struct profile_operation *operation(const struct profile_pass *pass, const char *name)
+{
+    for (size_t i = 0; i < pass->count; i++)
+        if (strcmp(pass->operations[i].name, name) == 0)
+            return &pass->operations[i];
+    fail_msg("no operation %s", name);
+    return NULL;
+}
+
+/* Every operation has its kernels, also in a pass that is replayed, whose list is the launched one's. */
+static void kernels_are_traced(void **state)
+{
+    (void)state;
+    struct device *tried = test_device_open(0);
+    need_probes(tried);
+    tried->ops->close(tried);
+    struct config config = small_config();
+    struct test_model m;
+    struct kv_cache *cache;
+    struct logits logits;
+    struct profile *profile;
+    struct profile_pass launched, pass;
+    int32_t *tokens = test_tokens(&config, TOKENS, 4), chosen;
+    int sequence;
+    char reason[256];
+    test_model_open(&m, &config, DTYPE_BF16, 0, &limits);
+    struct kv_options options = {.policy = KV_RESERVED, .dtype = DTYPE_BF16, .max_sequences = 1, .max_tokens = TOKENS};
+    check_ok(kv_open(&cache, m.ledger, &m.config, &options, &error));
+    check_ok(logits_init(&logits, m.ledger, &m.config, DTYPE_BF16, 1, &error));
+    check_ok(kv_sequence_open(cache, &sequence, &error));
+    check_ok(model_prefill(&m.model, cache, sequence, tokens, PROMPT, LOGITS_NONE, 0, NULL, &error));
+    check_ok(profile_open(&profile, m.device, reason, sizeof reason, &error));
+    assert_string_equal(reason, "");
+    for (int i = 0; i < 5; i++) { /* launched; launched, recorded; replayed twice */
+        struct sequence_tokens next = {sequence, tokens + PROMPT, 1, LOGITS_LAST};
+        m.device->graphs = i > 0;
+        check_ok(kv_truncate(cache, sequence, PROMPT, &error));
+        logits.rows = 0;
+        check_ok(profile_start(profile, &error));
+        check_ok(model_forward(&m.model, cache, &next, 1, &logits, &error));
+        check_ok(model_argmax(&m.model, &logits, 0, 1, &chosen, &error));
+        if (i == 1 || i == 2)
+            continue;
+        check_ok(profile_read(profile, &pass, &error));
+        assert_int_equal(pass.replayed, i > 2);
+        assert_string_equal(pass.timed_by, "cupti");
+        for (size_t at = 0; at < pass.count; at++) {
+            const struct profile_operation *now = &pass.operations[at];
+            assert_string_not_equal(now->name, "other kernels");
+            assert_true(now->launches >= now->calls);
+            assert_true(now->ms > 0);
+            assert_string_not_equal(now->kernels, "");
+            if (i > 0)
+                assert_int_equal(now->launches, operation(&launched, now->name)->launches);
+        }
+        if (i == 0)
+            launched = pass;
+        else
+            profile_pass_free(&pass);
+    }
+    assert_int_equal(operation(&launched, "attention")->calls, config.num_hidden_layers);
+    profile_pass_free(&launched);
+    profile_close(profile);
+    free(tokens);
+    logits_free(&logits, m.ledger);
+    kv_close(cache);
+    test_model_close(&m);
+}
+
+/* The driver's records of allocations agree with what the ledger says that it holds, byte by byte. */
+static void memory_records_agree_with_the_ledger(void **state)
+{
+    (void)state;
+    struct device *device = test_device_open(0);
+    struct ledger *ledger;
+    need_probes(device);
+    check_ok(ledger_open(&ledger, device, 0, &error));
+    check_ok(device->probes->account_begin(device, &error));
+    void *memory[24];
+    uint64_t random = 9, held;
+    for (int i = 0; i < 24; i++) {
+        uint64_t bytes = (uint64_t)test_random(&random, 1, i % 3 == 0 ? 5 << 20 : 3000);
+        check_ok(ledger_alloc(ledger, (enum ledger_tag)(i % LEDGER_TAGS), bytes, "a test", &memory[i], &error));
+        if (i >= 8 && i % 2) {
+            ledger_release(ledger, memory[i - 8]);
+            memory[i - 8] = NULL;
+        }
+        check_ok(device->probes->account_bytes(device, &held, &error));
+        assert_int_equal(held, ledger_counts(ledger).reserved);
+        assert_true(held > 0);
+    }
+    for (int i = 0; i < 24; i++)
+        ledger_release(ledger, memory[i]);
+    check_ok(device->probes->account_bytes(device, &held, &error));
+    assert_int_equal(held, 0);
+    device->probes->account_end(device);
+    ledger_close(ledger);
+    device->ops->close(device);
+}
+
+/* Counts where it may: what a read of 256 MiB brings from memory is not far below them. */
+static void counted_reads(void **state)
+{
+    (void)state;
+    const size_t bytes = (size_t)256 << 20; /* beyond any cache; and half of it is */
+    struct device *device = test_device_open(0);
+    struct device_counters counters;
+    void *memory;
+    uint64_t checksum;
+    need_probes(device);
+    if (device->probes->counters_begin(device, &error) != STATUS_OK) {
+        print_message("%s\n", error.message);
+        device->ops->close(device);
+        skip();
+    }
+    check_ok(device->probes->counters_end(device, &counters, &error));
+    check_ok(device->ops->alloc(device, bytes, &memory, &error));
+    check_ok(device->ops->fill_random(device, memory, DTYPE_F32, bytes / sizeof(float), 1, 1.0f, &error));
+    check_ok(device->probes->counters_begin(device, &error));
+    check_ok(device->ops->read_bytes(device, memory, bytes, &checksum, &error));
+    check_ok(device->probes->counters_end(device, &counters, &error));
+    print_message("%zu bytes read: counters say %llu read, %llu written\n", bytes,
+                  (unsigned long long)counters.read_bytes, (unsigned long long)counters.written_bytes);
+    assert_true(counters.read_bytes > bytes / 2);
+    assert_true(counters.written_bytes < bytes / 2);
+    device->ops->release(device, memory, bytes);
+    device->ops->close(device);
 }
 
 /* ---- running out of memory */
@@ -225,9 +370,9 @@ static void byte_models(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(byte_models),
-        cmocka_unit_test(graphs_on_equals_graphs_off),
-        cmocka_unit_test(every_failed_allocation_is_an_error_and_leaks_nothing),
+        cmocka_unit_test(byte_models),        cmocka_unit_test(graphs_on_equals_graphs_off),
+        cmocka_unit_test(kernels_are_traced), cmocka_unit_test(memory_records_agree_with_the_ledger),
+        cmocka_unit_test(counted_reads),      cmocka_unit_test(every_failed_allocation_is_an_error_and_leaks_nothing),
     };
     return cmocka_run_group_tests_name("cuda", tests, NULL, NULL);
 }

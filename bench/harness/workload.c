@@ -101,6 +101,9 @@ bool bench_driver_bytes(const struct bench *bench, uint64_t *bytes, const char *
     *reason = NULL;
     if (bench->device->ops->memory(bench->device, &memory, &error) != STATUS_OK)
         *reason = "the device did not answer when asked for its memory";
+    else if (!memory.process_known && bench->device->info.multiprocessors > 0 &&
+             bench->device->info.before.free_bytes > memory.free_bytes)
+        *bytes = bench->device->info.before.free_bytes - memory.free_bytes; /* since before the context */
     else if (!memory.process_known)
         *reason = "this machine does not tell the memory of a single process";
     else

@@ -224,6 +224,9 @@ enum status cpu_open(int threads, struct device **device, struct error *error)
     enum status status = cpu_hot_choose(&hot, error);
     if (status != STATUS_OK)
         return status;
+    struct device_memory before = {0};
+    if (cpu_memory(NULL, &before, error) != STATUS_OK)
+        return error->status;
     threads = threads > 0 ? threads : omp_get_num_procs(); /* the latter heeds the affinity mask */
     status = check_threads(threads, error);
     if (status != STATUS_OK)
@@ -241,6 +244,7 @@ enum status cpu_open(int threads, struct device **device, struct error *error)
     cpu->matrix = matrix;
     cpu->threads = threads;
     fill_info(cpu);
+    cpu->base.info.before = before;
     *device = &cpu->base;
     return STATUS_OK;
 }

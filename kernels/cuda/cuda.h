@@ -88,6 +88,8 @@ enum status cuda_synchronize(struct device *device, struct error *error);
 
 /* ---- cuda_nvml.cu: bytes of device memory that this process uses, 0 (and nothing stored) where that cannot be had */
 int cuda_process_bytes(int ordinal, uint64_t *bytes);
+/* Free memory and this process's use before the device has a context; zeroed where that cannot be had. */
+void cuda_memory_before(int ordinal, struct device_memory *memory);
 
 /* ---- cuda_passes.cu: decode passes recorded and replayed as graphs */
 enum status cuda_passes_open(struct cuda_device *cuda, struct error *error);

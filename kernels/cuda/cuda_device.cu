@@ -1,5 +1,5 @@
 /* The CUDA device: opening, what it is, events, errors. */
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/cupti.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -108,6 +108,13 @@ static const struct device_ops operations = {
     cuda_kv_move,     cuda_swiglu,     cuda_argmax,     cuda_read_bytes, close_device,
 };
 
+#ifdef KVLAB_CUPTI
+static const struct device_probes probes = {
+    cupti_trace_begin,   cupti_trace_operation, cupti_trace_take,     cupti_trace_end,    cupti_account_begin,
+    cupti_account_bytes, cupti_account_end,     cupti_counters_begin, cupti_counters_end,
+};
+#endif
+
 static enum status read_attributes(struct cuda_device *cuda, struct error *error)
 {
     struct device_info *info = &cuda->base.info;
@@ -189,7 +196,11 @@ extern "C" __attribute__((visibility("default"))) enum status kvlab_cuda_open(in
         return error_set(error, STATUS_DEVICE, "device cuda: out of host memory");
     cuda->base.ops = &operations;
     cuda->base.graphs = 1;
+#ifdef KVLAB_CUPTI
+    cuda->base.probes = &probes;
+#endif
     cuda->ordinal = ordinal;
+    cuda_memory_before(ordinal, &cuda->base.info.before); /* setting the device makes its context */
     if (open_parts(cuda, error) != STATUS_OK) {
         close_device(&cuda->base);
         return error->status;

@@ -153,7 +153,8 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation
                  batches,
                  *(const float *)alpha,
                  *(const float *)beta};
-    cudaError_t error = enqueue(handle->stream, {cudaGraphNodeTypeKernel, "cublasGemm", [p] { multiply(p); }, nullptr});
+    cudaError_t error = enqueue(handle->stream, {cudaGraphNodeTypeKernel, "cublasGemm",
+                                                 [p] { multiply(p), cupti_kernel("cublasGemm"); }, nullptr});
     return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 

@@ -75,6 +75,7 @@ struct operation {
     std::string name;
     std::function<void()> work;
     std::function<bool()> may_run; /* empty: always */
+    uint32_t call = 0;             /* of the CUDA call that enqueued it, for cupti.cpp */
 };
 cudaError_t enqueue(cudaStream_t stream, operation operation); /* or adds it to the graph that is captured */
 cudaError_t check_capture(bool legacy_stream = false); /* the error of a call that may not be made during a capture */
@@ -82,6 +83,13 @@ cudaError_t drain_all();                               /* runs everything that h
 cudaError_t check_stream(cudaStream_t stream);
 void drain_stream(cudaStream_t stream);
 void drain_for_legacy(); /* what the legacy default stream waits for */
+
+/* ---- cupti.cpp: what activity records are made of */
+
+uint32_t cupti_call();             /* a call enqueues work: its number */
+void cupti_running(uint32_t call); /* the work of that call begins */
+void cupti_kernel(const std::string &name);
+void cupti_memory(bool allocated, const void *address, size_t bytes);
 
 } // namespace standin
 

@@ -223,6 +223,7 @@ void run_kernel(const launch &launch)
     current_launch = nullptr;
     device_close(("kernel " + launch.name).c_str());
     launch_count++;
+    cupti_kernel(launch.name);
 }
 
 } // namespace standin

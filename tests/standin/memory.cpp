@@ -251,6 +251,7 @@ cudaError_t cudaMalloc(void **memory, size_t bytes)
     r = {pages, page_bytes, bytes, std::vector<bool>((page_bytes + CHUNK_BYTES - 1) / CHUNK_BYTES)};
     used_bytes += rounded;
     object_count(1);
+    cupti_memory(true, address, bytes);
     *memory = address;
     return cudaSuccess;
 }
@@ -272,6 +273,7 @@ cudaError_t cudaFree(void *memory)
         MAP_FAILED) /* as it was before: the mapping becomes one with its neighbours */
         fail("cannot give pages back");
     used_bytes -= (r.bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    cupti_memory(false, memory, r.bytes);
     regions.erase(found);
     object_count(-1);
     return cudaSuccess;

@@ -52,6 +52,7 @@ static void run_next(CUstream_st *s)
         s->queue.clear();
         s->next = 0;
     }
+    cupti_running(operation.call);
     operation.work();
     operations_run++;
 }
@@ -128,6 +129,7 @@ cudaError_t enqueue(cudaStream_t stream, operation operation)
         drain_those([](CUstream_st *other) { return other->blocking && other != &legacy; });
     } else if (s->blocking)
         drain_stream(&legacy);
+    operation.call = cupti_call();
     s->queue.push_back(std::move(operation));
     return cudaSuccess;
 }
