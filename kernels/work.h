@@ -28,6 +28,12 @@ static inline uint64_t positions_read(int64_t start, int64_t count, int64_t wind
     return (uint64_t)(reach < held ? reach : held);
 }
 
+/* One side of one position and KV head in the cache, with its scale where the type has one. */
+static inline uint64_t kv_row_bytes(const struct device_kv *kv, int head_dim)
+{
+    return (uint64_t)head_dim * dtype_size(kv->dtype) + (kv->k_scale != NULL ? sizeof(float) : 0);
+}
+
 static inline uint64_t embed_bytes(enum dtype dtype, int rows, int hidden)
 {
     return (uint64_t)rows * ((uint64_t)hidden * (dtype_size(dtype) + sizeof(float)) + sizeof(int32_t));
@@ -64,7 +70,8 @@ static inline uint64_t rope_store_bytes(const struct rope_store_args *args)
 {
     uint64_t rows = (uint64_t)args->batch->rows, head_dim = (uint64_t)args->head_dim;
     uint64_t q = (uint64_t)args->heads * head_dim, kv = (uint64_t)args->kv_heads * head_dim;
-    return rows * ((2 * q + 2 * kv + head_dim) * sizeof(float) + 2 * kv * dtype_size(args->kv.dtype));
+    return rows * ((2 * q + 2 * kv + head_dim) * sizeof(float) +
+                   2 * (uint64_t)args->kv_heads * kv_row_bytes(&args->kv, args->head_dim));
 }
 
 /* K and V of the positions that a sequence's rows see, once for all its rows and query heads; q read, out written. */
@@ -76,7 +83,7 @@ static inline uint64_t attention_bytes(const struct attention_args *args)
         int count = batch->host_first_row[s + 1] - batch->host_first_row[s];
         positions += positions_read(batch->host_context[s] - count, count, args->window);
     }
-    return 2 * positions * (uint64_t)args->kv_heads * (uint64_t)args->head_dim * dtype_size(args->kv.dtype) +
+    return 2 * positions * (uint64_t)args->kv_heads * kv_row_bytes(&args->kv, args->head_dim) +
            (uint64_t)batch->rows * q * (sizeof(float) + dtype_size(args->out_dtype));
 }
 

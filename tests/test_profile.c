@@ -150,16 +150,24 @@ static void work_of_operations(void **state)
     assert_int_equal(rope_table_bytes(3, 4), 3 * (4 * 8 + 4) + 16);
     assert_int_equal(argmax_bytes(DTYPE_F16, 2, 100), 2 * (200 + 4));
     /* 2 heads, 1 KV head of 8: q 16, k and v 8 values a row; q read and written, k, v and 4 pairs read, in f32 */
-    struct rope_store_args rope = {.batch = &batch, .heads = 2, .kv_heads = 1, .head_dim = 8, .kv = {DTYPE_BF16, 0, 0}};
+    struct rope_store_args rope = {
+        .batch = &batch, .heads = 2, .kv_heads = 1, .head_dim = 8, .kv = {.dtype = DTYPE_BF16}};
     assert_int_equal(rope_store_bytes(&rope), 4 * ((32 + 16 + 8) * 4 + 16 * 2));
     /* the one row of 10 positions reads 10, the three rows of 3 read 3 and see 1 + 2 + 3 */
-    struct attention_args attention = {
-        .batch = &batch, .heads = 2, .kv_heads = 1, .head_dim = 8, .kv = {DTYPE_BF16, 0, 0}, .out_dtype = DTYPE_BF16};
+    struct attention_args attention = {.batch = &batch,
+                                       .heads = 2,
+                                       .kv_heads = 1,
+                                       .head_dim = 8,
+                                       .kv = {.dtype = DTYPE_BF16},
+                                       .out_dtype = DTYPE_BF16};
     assert_int_equal(attention_bytes(&attention), 2 * 13 * 8 * 2 + 4 * 16 * 6);
     assert_int_equal(attention_flops(&attention), 4 * 16 * (10 + 6));
     attention.window = 2; /* 2 of the first; of the others 3 are read, 1 + 2 + 2 seen */
     assert_int_equal(attention_bytes(&attention), 2 * 5 * 8 * 2 + 4 * 16 * 6);
     assert_int_equal(attention_flops(&attention), 4 * 16 * (2 + 5));
+    float *some = NULL; /* int8 has a scale of 4 bytes beside each row of 8 */
+    attention.kv = (struct device_kv){.dtype = DTYPE_INT8, .k_scale = &some, .v_scale = &some};
+    assert_int_equal(attention_bytes(&attention), 2 * 5 * (8 + 4) + 4 * 16 * 6);
     struct linear_args product = {.rows = 3, .in = 8, .out = 5};
     assert_int_equal(linear_flops(&product), 240);
 }
