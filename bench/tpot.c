@@ -3,6 +3,7 @@
    Predicted: a decode step reads all weights once and every sequence's K and V once, so its time is those bytes over
    the read bandwidth of the machine, measured beside it; per context token it rises by batch * KV bytes per token /
    bandwidth. Measured: decode steps at every context in turn, over and over, so that drift hits all contexts alike. */
+#include "bench/harness/option_table.h"
 #include "bench/harness/timed_batch.h"
 #include "engine/work.h"
 
@@ -14,6 +15,18 @@
 #include <string.h>
 
 enum { STEPS_PER_VISIT = 3, WARM_STEPS = 1, PREFILL_ROWS_TPOT = 512 };
+
+static struct tpot_options {
+    bool compare_graphs;
+} options;
+static const struct option_row option_rows[] = {
+    {.name = "compare-graphs",
+     .kind = OPTION_FLAG,
+     .offset = offsetof(struct tpot_options, compare_graphs),
+     .help = "on a GPU: time the same steps launched one by one too, in turn with the replayed ones"},
+    {0},
+};
+static const struct option_set own_options = {option_rows, &options};
 
 static const struct column columns[] = {
     {"context", COLUMN_INT, 0, true, "Tokens in each sequence's cache when the first timed step begins."},
@@ -35,6 +48,12 @@ static const struct column columns[] = {
      "effective_gbps in percent of the read ceiling; over 100 means that the ceiling was measured too low."},
     {"tokens_checksum", COLUMN_TEXT, 0, false,
      "FNV-1a of the tokens that the timed steps chose: the same work in every repetition."},
+    {"tpot_ms_p95", COLUMN_REAL, 4, false, "Ninety-fifth percentile of the same steps as tpot_ms_p50."},
+    {"launched_ms_p50", COLUMN_REAL, 4, false,
+     "With --compare-graphs: median of as many steps whose operations were launched one by one, as with --graphs off, "
+     "in "
+     "turn with the replayed ones of the other columns. Empty without."},
+    {"launched_ms_p95", COLUMN_REAL, 4, false, "Ninety-fifth percentile of those."},
 };
 static const struct column fit_columns[] = {
     {"batch", COLUMN_INT, 0, true, "Sequences that decode together."},
@@ -67,6 +86,7 @@ struct group {
     int batch, reps;
     int32_t *chosen;     /* host [STEPS_PER_VISIT][batch] */
     double *samples;     /* ms, [contexts][reps * STEPS_PER_VISIT] */
+    double *launched;    /* likewise, with --compare-graphs; else NULL */
     double *visits;      /* ms, [reps][contexts]: median of a visit's steps */
     uint64_t *checksums; /* [contexts] of the last visit */
     double read_ceiling; /* bytes per second */
@@ -107,7 +127,10 @@ static enum status group_init(struct group *group, struct error *error)
     group->samples = calloc(contexts * reps * STEPS_PER_VISIT, sizeof *group->samples);
     group->visits = calloc(reps * contexts, sizeof *group->visits);
     group->checksums = calloc(contexts, sizeof *group->checksums);
-    if (!group->chosen || !group->samples || !group->visits || !group->checksums)
+    if (options.compare_graphs)
+        group->launched = calloc(contexts * reps * STEPS_PER_VISIT, sizeof *group->launched);
+    if ((options.compare_graphs && !group->launched) || !group->chosen || !group->samples || !group->visits ||
+        !group->checksums)
         return error_set(error, STATUS_DEVICE, "tpot: out of host memory");
     int tokens = (int)room(group->contexts);
     if (timed_batch_init(&group->sequences, group->bench, group->model, group->batch, tokens, error) != STATUS_OK)
@@ -120,6 +143,7 @@ static void group_free(struct group *group)
     timed_batch_free(&group->sequences);
     free(group->chosen);
     free(group->samples);
+    free(group->launched);
     free(group->visits);
     free(group->checksums);
 }
@@ -145,21 +169,42 @@ static enum status visit(struct group *group, size_t at, double *ms, struct erro
     return STATUS_OK;
 }
 
-/* A visit whose times are kept; it must choose the tokens that the visit before it chose. */
-static enum status timed_visit(struct group *group, size_t at, int repetition, struct error *error)
+/* It must choose the tokens that the visit before it chose. */
+static enum status check_tokens(struct group *group, size_t at, int repetition, bool first, struct error *error)
 {
     int64_t context = group->contexts->values[at];
-    size_t n = (size_t)group->reps * STEPS_PER_VISIT;
-    double *samples = group->samples + at * n + (size_t)repetition * STEPS_PER_VISIT;
-    if (visit(group, at, samples, error) != STATUS_OK)
-        return error->status;
     uint64_t checksum = bench_checksum(group->chosen, (size_t)group->batch * STEPS_PER_VISIT * sizeof *group->chosen);
-    if (repetition > 0 && checksum != group->checksums[at])
+    if (!first && checksum != group->checksums[at])
         return error_set(error, STATUS_CHECK_FAILED,
                          "tpot: at context %" PRId64 " repetition %d chose other tokens than the one before: "
                          "what is timed is not the same work",
                          context, repetition);
     group->checksums[at] = checksum;
+    return STATUS_OK;
+}
+
+/* The same visit with every operation launched: what replaying saves. */
+static enum status launched_visit(struct group *group, size_t at, int repetition, struct error *error)
+{
+    struct device *device = group->bench->device;
+    double *ms = group->launched + (at * (size_t)group->reps + (size_t)repetition) * STEPS_PER_VISIT;
+    device->graphs = 0;
+    enum status status = visit(group, at, ms, error);
+    device->graphs = 1;
+    return status == STATUS_OK ? check_tokens(group, at, repetition, false, error) : status;
+}
+
+/* A visit whose times are kept. */
+static enum status timed_visit(struct group *group, size_t at, int repetition, struct error *error)
+{
+    int64_t context = group->contexts->values[at];
+    size_t n = (size_t)group->reps * STEPS_PER_VISIT;
+    double *samples = group->samples + at * n + (size_t)repetition * STEPS_PER_VISIT;
+    if (visit(group, at, samples, error) != STATUS_OK ||
+        check_tokens(group, at, repetition, repetition == 0, error) != STATUS_OK)
+        return error->status;
+    if (group->launched && launched_visit(group, at, repetition, error) != STATUS_OK)
+        return error->status;
     group->visits[(size_t)repetition * group->contexts->count + at] = stats_median(samples, STEPS_PER_VISIT);
     char setting[64];
     snprintf(setting, sizeof setting, "context=%" PRId64 ";batch=%d", context, group->batch);
@@ -204,7 +249,12 @@ static enum status write_rows(const struct group *group, struct results *results
         if (n >= STATS_MIN_SPREAD_SAMPLES) {
             results_set_real(results, "tpot_ms_p10", stats_quantile(samples, n, 0.1));
             results_set_real(results, "tpot_ms_p90", stats_quantile(samples, n, 0.9));
+            results_set_real(results, "tpot_ms_p95", stats_quantile(samples, n, 0.95));
         }
+        if (group->launched)
+            results_set_real(results, "launched_ms_p50", stats_median(group->launched + at * n, n));
+        if (group->launched && n >= STATS_MIN_SPREAD_SAMPLES)
+            results_set_real(results, "launched_ms_p95", stats_quantile(group->launched + at * n, n, 0.95));
         results_set_real(results, "tpot_ms_p50", p50);
         results_set_int(results, "n", (int64_t)n);
         results_set_real(results, "predicted_ms", bytes / group->read_ceiling * 1e3);
@@ -373,6 +423,11 @@ static enum status run(struct bench *bench, struct error *error)
     struct results *results;
     const struct int_list *contexts = bench_contexts(bench, "128-8192*2", "16-64*2");
     const struct int_list *batches = bench_batches(bench, "1,8", "1,8");
+    bool replays = bench->device->info.multiprocessors > 0 && bench->device->graphs;
+    if (options.compare_graphs && !replays)
+        return error_set(error, STATUS_INPUT, "--compare-graphs: %s; leave it out",
+                         bench->options.graphs_off ? "--graphs off replays nothing to compare with"
+                                                   : "a CPU calls its operations one by one, it has no graphs");
     if (room(contexts) > INT_MAX || int_list_max(batches) > FORMULA_MAX_TOKENS / room(contexts))
         return error_set(error, STATUS_DEVICE,
                          "tpot: %" PRId64 " sequences of %" PRId64 " tokens are more than %" PRId64 " tokens in all",
@@ -391,6 +446,7 @@ const struct experiment tpot_experiment = {
     .needs_device = true,
     .default_model = "qwen2.5-0.5b",
     .uses = USES_CONTEXTS | USES_BATCH | USES_REPS,
+    .own = &own_options,
     .tables = tables,
     .table_count = sizeof tables / sizeof *tables,
     .run = run,

@@ -2,9 +2,25 @@
 
 #include <stdlib.h>
 
+enum { TIMER_READINGS = 101 };
+
 uint64_t timed_batch_kv_bytes(const struct config *config, enum dtype kv_dtype, int64_t sequences, int64_t room)
 {
     return formula_kv_bytes(config, kv_dtype, sequences * room);
+}
+
+/* What two readings of the timer in a row cost, median: it is in every time that is taken. Goes into the meta file. */
+static enum status measure_timer(struct timed_batch *batch, struct error *error)
+{
+    struct device *device = batch->bench->device;
+    double ms[TIMER_READINGS];
+    for (int i = 0; i < TIMER_READINGS; i++)
+        if (device->ops->event_record(device, batch->start, error) != STATUS_OK ||
+            device->ops->event_record(device, batch->end, error) != STATUS_OK ||
+            device->ops->event_elapsed_ms(device, batch->start, batch->end, &ms[i], error) != STATUS_OK)
+            return error->status;
+    meta_real(batch->bench, "timer_overhead_ns", 1e6 * stats_median(ms, TIMER_READINGS));
+    return STATUS_OK;
 }
 
 static enum status init(struct timed_batch *batch, struct bench *bench, struct model *model, int sequences, int room,
@@ -20,7 +36,7 @@ static enum status init(struct timed_batch *batch, struct bench *bench, struct m
     if (batch->tokens == NULL || batch->chosen == NULL || batch->numbers == NULL || batch->items == NULL)
         return error_set(error, STATUS_DEVICE, "%s: out of host memory", bench->experiment->name);
     if (ops->event_create(bench->device, &batch->start, error) != STATUS_OK ||
-        ops->event_create(bench->device, &batch->end, error) != STATUS_OK ||
+        ops->event_create(bench->device, &batch->end, error) != STATUS_OK || measure_timer(batch, error) != STATUS_OK ||
         logits_init(&batch->logits, bench->ledger, model->config, bench->dtype, sequences, error) != STATUS_OK ||
         kv_open(&batch->cache, bench->ledger, model->config, options, error) != STATUS_OK)
         return error->status;
