@@ -239,6 +239,12 @@ $(BUILD)/standin/kvlab: $(BUILD)/kvlab # a device's library is looked for beside
 $(BUILD)/standin/test_%: $(BUILD)/tests/test_%
 	@mkdir -p $(@D)
 	$(Q)cp $< $@
+## gpu-check: on a machine with a GPU: build, test, measure, and say which targets hold, in under ten minutes
+gpu-check:
+	@BUILD='$(BUILD)' MAKE='$(MAKE)' tests/gpu_check '$(if $(filter results,$(OUT)),results/gpu-check,$(OUT))'
+## gpu-check-bundle: what gpu-check needs of Debian's packages, in build/bundle, for a machine that can install nothing
+gpu-check-bundle: | deps-build deps-tests
+	@tests/gpu_bundle build/bundle $(filter-out gcc libc6-dev,$(PACKAGES_build)) $(filter-out g++,$(PACKAGES_tests))
 ## test-sanitize: the same tests under AddressSanitizer and UndefinedBehaviorSanitizer
 test-sanitize:
 	@$(MAKE) --no-print-directory test BUILD=$(BUILD)/sanitize \
@@ -282,6 +288,6 @@ help:
 	@sed -s -n '1s/^# \([^:]*\): */  \1\t/p' bench/*.md | expand -t 22
 
 .PHONY: all cuda cuda-found deps deps-build deps-plots deps-tests deps-lint labs audit plots test test-standin test-sanitize \
-    lint lint-format format arm64 test-arm64 sysroot-arm64 clean help
+    gpu-check gpu-check-bundle lint lint-format format arm64 test-arm64 sysroot-arm64 clean help
 -include $(OBJECTS:.o=.d) $(TESTS:%=$(BUILD)/tests/%.d) $(SUPPORT:%.c=$(BUILD)/%.d) $(STANDIN_OBJECTS:.o=.d) \
     $(CUDA_OBJECTS:.o=.d) $(CUPTI_PARTS:.o=.d) $(STANDIN_DEVICE:.o=.d)
