@@ -280,6 +280,8 @@ static enum status run_pass(struct model *model, const struct device_batch *batc
         .logits = logits,
     };
     int replayed;
+    /* Other models may have run on the device since. */
+    device->ops->set_workspace(device, model->buffers->device[SCRATCH], model->buffers->scratch_bytes);
     if (device->ops->pass_begin(device, &shape, &replayed, error) != STATUS_OK)
         return error->status;
     enum status status = replayed ? STATUS_OK : run_layers(model, batch, cache, error);

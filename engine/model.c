@@ -110,8 +110,7 @@ static enum status buffers_init(struct model *model, enum dtype kv_dtype, struct
                                           error) != STATUS_OK ||
                              touch(device, buffers->device[b], bytes[b], error) != STATUS_OK))
             return error->status;
-    device->ops->set_workspace(device, buffers->device[SCRATCH], bytes[SCRATCH]);
-
+    buffers->scratch_bytes = bytes[SCRATCH];
     buffers->batch_bytes = bytes[BATCH];
     buffers->host_batch = calloc(1, bytes[BATCH]);
     buffers->host_context = calloc((size_t)model->limits.max_sequences, sizeof(int32_t));

@@ -38,7 +38,7 @@ struct model_buffers {
     void *host_batch; /* mirror of device[BATCH] */
     struct batch_memory on_host, on_device;
     int32_t *host_context; /* [max_sequences] */
-    size_t batch_bytes;
+    size_t batch_bytes, scratch_bytes;
 };
 
 #endif

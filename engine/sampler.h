@@ -14,4 +14,16 @@ struct sampler {
 /* Token chosen from host logits[vocab] (f32, overwritten). scratch: host [vocab]. Greedy takes the first of equals. */
 int32_t sampler_choose(struct sampler *sampler, float *logits, int vocab, int32_t *scratch);
 
+/* What a sampler draws from: the tokens that top-k and top-p leave, and the share of each. */
+struct distribution {
+    float *share; /* host [vocab], sums to 1; 0 for a token that is not left */
+    int32_t *ids; /* host [vocab]; the first `count` are the tokens left, the likeliest first */
+    int count;
+};
+
+/* Turns the logits in distribution->share into shares. Greedy leaves one token. */
+void sampler_distribution(const struct sampler *sampler, struct distribution *distribution, int vocab);
+/* A token with a probability in proportion to its share: the shares need not sum to 1, but one must be above 0. */
+int32_t distribution_draw(const struct distribution *distribution, uint64_t *state);
+
 #endif

@@ -177,8 +177,9 @@ struct device_ops {
     /* A pass: all operations from embed() to the last product, between these two calls. Where `graphs` is set, a device
        may record those of a decode pass (one row per sequence) and replay them for later batches of the same shape,
        without a launch from the host for each: *replayed is then 1, all is under way, and the caller leaves the
-       operations out. set_workspace() forgets what was recorded. pass_end() is told how the operations went; a pass
-       that failed is not recorded. */
+       operations out. What was recorded belongs to the workspace that was set then, and is replayed with that one
+       alone; set_workspace(NULL, 0) forgets all. pass_end() is told how the operations went; a pass that failed is not
+       recorded. */
     enum status (*pass_begin)(struct device *, const struct device_pass *, int *replayed, struct error *);
     enum status (*pass_end)(struct device *, enum status so_far, struct error *);
 

@@ -33,10 +33,11 @@ static size_t workspace_bytes(struct device *device, const struct workspace_shap
     return linear > attention ? linear : attention;
 }
 
-/* Products take the workspace up when they come. Recorded passes hold addresses in the old one. */
+/* Products take the workspace up when they come. Recorded passes hold addresses in it. */
 static void set_workspace(struct device *device, void *memory, size_t bytes)
 {
-    cuda_passes_forget(cuda_of(device));
+    if (!memory)
+        cuda_passes_forget(cuda_of(device));
     cuda_of(device)->workspace = static_cast<char *>(memory);
     cuda_of(device)->workspace_bytes = bytes;
 }

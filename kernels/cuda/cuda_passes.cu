@@ -10,6 +10,7 @@ enum { PASSES = 32 }; /* the one used longest ago makes room */
 
 struct pass {
     struct device_pass shape; /* context: its bucket */
+    const char *workspace;    /* of the model whose pass it is: several can take turns on a device */
     bool known;
     cudaGraphExec_t graph;   /* NULL until recorded */
     unsigned long long used; /* when */
@@ -54,19 +55,20 @@ static bool same_shape(const struct device_pass *a, const struct device_pass *b)
            a->context == b->context && a->window == b->window && a->kv_dtype == b->kv_dtype && a->logits == b->logits;
 }
 
-/* The pass of this shape, or else the place for it. */
-static struct pass *find(struct cuda_passes *passes, const struct device_pass *shape)
+/* The pass of this shape in this workspace, or else the place for it. */
+static struct pass *find(struct cuda_passes *passes, const struct device_pass *shape, const char *workspace)
 {
     struct pass *oldest = &passes->pass[0];
     for (int i = 0; i < PASSES; i++) {
         struct pass *pass = &passes->pass[i];
-        if (pass->known && same_shape(&pass->shape, shape))
+        if (pass->known && pass->workspace == workspace && same_shape(&pass->shape, shape))
             return pass;
         if (pass->used < oldest->used)
             oldest = pass;
     }
     forget(oldest);
     oldest->shape = *shape;
+    oldest->workspace = workspace;
     return oldest;
 }
 
@@ -80,7 +82,7 @@ enum status cuda_pass_begin(struct device *device, const struct device_pass *sha
     if (!device->graphs || shape->rows != shape->sequences)
         return STATUS_OK;
     bucket.context = cuda_context_bucket(shape->context);
-    struct pass *pass = find(passes, &bucket);
+    struct pass *pass = find(passes, &bucket, cuda->workspace);
     pass->used = ++passes->clock;
     if (pass->graph) {
         CUDA_TRY(error, cudaGraphLaunch(pass->graph, cuda->stream));
