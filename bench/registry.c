@@ -19,6 +19,7 @@
     EXPERIMENT(window) \
     EXPERIMENT(profile) \
     EXPERIMENT(paged) \
+    EXPERIMENT(speculative) \
 
 #define DECLARED(name) extern const struct experiment name##_experiment;
 #define LISTED(name) &name##_experiment,

@@ -83,16 +83,34 @@ static enum status side_init(struct speculative *s, const struct speculative_sid
     return kv_make_room(side->cache, side->sequence, longest(s, model), error);
 }
 
+enum status speculative_check_vocabularies(const struct config *target, const struct config *draft, struct error *error)
+{
+    if (draft->vocab_size == target->vocab_size)
+        return STATUS_OK;
+    return error_set(error, STATUS_INPUT,
+                     "speculative decoding: the draft %s has a vocabulary of %" PRId64 ", the target %s one of %" PRId64
+                     ": their tokens are not the same; take a draft of the target's family",
+                     draft->name, draft->vocab_size, target->name, target->vocab_size);
+}
+
+static bool gives_back(const struct speculative_side *side)
+{
+    const struct kv_options *options = kv_get_options(side->cache);
+    return options->policy == KV_PAGED && options->window > 0;
+}
+
 static enum status check_sides(const struct speculative *s, struct error *error)
 {
-    const struct model *target = s->target.model, *draft = s->draft.model;
+    const struct model *target = s->target.model;
     int drafts = s->options.draft_tokens;
-    if (drafts > 0 && draft->config->vocab_size != target->config->vocab_size)
+    if (drafts == 0)
+        return STATUS_OK;
+    if (speculative_check_vocabularies(target->config, s->draft.model->config, error) != STATUS_OK)
+        return error->status;
+    if (gives_back(&s->target) || gives_back(&s->draft))
         return error_set(error, STATUS_INPUT,
-                         "speculative decoding: the draft %s has a vocabulary of %" PRId64 ", the target %s one of "
-                         "%" PRId64 ": their tokens are not the same; take a draft of the target's family",
-                         draft->config->name, draft->config->vocab_size, target->config->name,
-                         target->config->vocab_size);
+                         "speculative decoding: a paged cache with a window gives blocks back that are needed again "
+                         "where a proposal is refused; take another policy or no window");
     if (drafts + 1 > target->limits.max_rows)
         return error_set(error, STATUS_INPUT,
                          "speculative decoding: %d proposed tokens need a pass of %d rows, the target's limits allow "

@@ -19,6 +19,10 @@ struct speculative_side {
     int sequence; /* empty at first */
 };
 
+/* Status 2 with both sizes where they differ. */
+enum status speculative_check_vocabularies(const struct config *target, const struct config *draft,
+                                           struct error *error);
+
 struct speculative_options {
     int new_tokens;
     int draft_tokens;       /* proposed per round; 0: plain decoding, the draft is not looked at */
@@ -45,8 +49,9 @@ struct speculative {
     struct speculative_work *work; /* buffers and events */
 };
 
-/* Takes all memory, except that exact caches grow by their nature. Status 2: the vocabularies differ in size, or the
-   target's limits do not allow draft_tokens + 1 rows in a pass; 3: no room for the prompt and new_tokens. Past the
+/* Takes all memory, except that exact caches grow by their nature. Status 2: the vocabularies differ in size, the
+   target's limits do not allow draft_tokens + 1 rows in a pass, or a cache gives back what leaves a window, which a
+   refusal may need again; 3: no room for the prompt and new_tokens. Past the
    draft's max_position_embeddings nothing is proposed any more. Free with speculative_free(), also after an error. */
 enum status speculative_init(struct speculative *speculative, const struct speculative_side *target,
                              const struct speculative_side *draft, const struct speculative_options *options,

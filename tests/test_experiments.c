@@ -169,8 +169,19 @@ static const struct {
     {"paged", "--quick --block-sizes 16", "--quick --block-sizes 4,16"},
 };
 
+/* The small model as its own draft. */
+static const char *sweep_of_speculative(bool more)
+{
+    static char line[128];
+    snprintf(line, sizeof line, "--draft %s/tiny --quick --threads 1 --reps 1 --draft-tokens %s", place_folder(),
+             more ? "0,2,3" : "2");
+    return line;
+}
+
 static const char *sweep(const struct experiment *experiment, bool more)
 {
+    if (strcmp(experiment->name, "speculative") == 0)
+        return sweep_of_speculative(more);
     for (size_t i = 0; i < COUNT(sweeps); i++)
         if (strcmp(sweeps[i].experiment, experiment->name) == 0)
             return more ? sweeps[i].more : sweeps[i].some;

@@ -58,6 +58,9 @@ const struct int_list *bench_contexts(struct bench *bench, const char *defaults,
 const struct int_list *bench_batches(struct bench *bench, const char *defaults, const char *quick);
 const struct int_list *bench_new_tokens(struct bench *bench, const char *defaults, const char *quick);
 int bench_reps(const struct bench *bench, int defaults, int quick);
+/* The same for a list among the experiment's own options. */
+const struct int_list *bench_own_list(const struct bench *bench, struct int_list *list, const char *defaults,
+                                      const char *quick);
 
 /* What --dry-run prints: `count` rows, the columns known beforehand set by `predict` from the i-th setting of `of`. */
 typedef void predict_row(const struct bench *bench, struct results *results, const void *of, size_t i);
@@ -67,6 +70,7 @@ enum status bench_predict_rows(const struct bench *bench, struct results *result
 /* What a run will hold at its largest, beside weights and workspace. */
 struct bench_need {
     uint64_t kv_bytes, logits_bytes;
+    uint64_t other_weight_bytes, other_workspace_bytes; /* of another model, where two are open at once */
 };
 
 /* Loads the weights (synthetic, or from the folder) and makes the model ready for passes of up to `limits`; its stop
@@ -75,6 +79,10 @@ struct bench_need {
  */
 enum status bench_open_model(struct bench *bench, const struct model_limits *limits, const struct bench_need *need,
                              struct model *model, struct error *error);
+
+/* A second model on the same bench, found as --model is: for the functions that take a bench for its model. All but the
+   model and its types is shared, and nothing needs freeing. */
+enum status bench_second_model(const struct bench *bench, const char *model, struct bench *second, struct error *error);
 
 /* Synthetic token ids, seeded, uniform over the vocabulary; host [count], the caller frees. */
 int32_t *bench_tokens(const struct bench *bench, int64_t count, uint64_t stream);
@@ -98,6 +106,9 @@ enum status bench_read_ceiling(struct bench *bench, double *gb_per_s, struct err
 enum status bench_copy_ceiling(struct bench *bench, double *gb_per_s, struct error *error); /* payload bytes */
 /* Takes the workspace of the device for itself: before bench_open_model(), or after model_free(). */
 enum status bench_matrix_ceiling(struct bench *bench, enum dtype dtype, double *tflop_per_s, struct error *error);
+
+/* One line on stderr, beginning "kvlab: ", kept in the meta files; the same line is said once in a run. */
+void output_note(struct bench *bench, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* ---- notes for <name>.meta.json */
 void meta_text(struct bench *bench, const char *key, const char *value);

@@ -97,8 +97,6 @@ enum status output_finish(struct bench *bench, bool complete, struct error *erro
 /* What stdout gets of all tables, in the order of their opening; what was printed before is not repeated. */
 void output_print(struct bench *bench);
 void output_free(struct bench *bench);
-/* One line on stderr, beginning "kvlab: "; the same line is said once in a run. */
-void output_note(struct bench *bench, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* ---- print.c */
 void print_table(const struct results *results, enum output_format format); /* not json */

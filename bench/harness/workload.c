@@ -12,21 +12,26 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The user's list, or the experiment's own, which then stands in its place; ascending. */
-static const struct int_list *list_or(struct bench *bench, unsigned use, struct int_list *list, const char *defaults,
+const struct int_list *bench_own_list(const struct bench *bench, struct int_list *list, const char *defaults,
                                       const char *quick)
 {
-    assert((bench->experiment->uses & use) && "the experiment's uses lack this option");
-    (void)use;
     if (!list->count) {
         struct error error;
-        enum status status = int_list_parse(list, bench->options.quick ? quick : defaults, bench->experiment->name, 1,
+        enum status status = int_list_parse(list, bench->options.quick ? quick : defaults, bench->experiment->name, 0,
                                             INT32_MAX, &error);
         assert(status == STATUS_OK && "an experiment's own list does not parse");
         (void)status;
     }
     qsort(list->values, list->count, sizeof *list->values, ascending);
     return list;
+}
+
+static const struct int_list *list_or(struct bench *bench, unsigned use, struct int_list *list, const char *defaults,
+                                      const char *quick)
+{
+    assert((bench->experiment->uses & use) && "the experiment's uses lack this option");
+    (void)use;
+    return bench_own_list(bench, list, defaults, quick);
 }
 
 const struct int_list *bench_contexts(struct bench *bench, const char *defaults, const char *quick)
@@ -62,9 +67,10 @@ enum status bench_open_model(struct bench *bench, const struct model_limits *lim
 {
     const struct config *config = &bench->config;
     *model = (struct model){0};
-    ledger_plan(bench->ledger, LEDGER_WEIGHTS, formula_weight_bytes(config, bench->dtype));
+    ledger_plan(bench->ledger, LEDGER_WEIGHTS, formula_weight_bytes(config, bench->dtype) + need->other_weight_bytes);
     ledger_plan(bench->ledger, LEDGER_WORKSPACE,
-                model_workspace_bytes(config, bench->device, limits, bench->dtype, bench->kv_dtype));
+                model_workspace_bytes(config, bench->device, limits, bench->dtype, bench->kv_dtype) +
+                    need->other_workspace_bytes);
     ledger_plan(bench->ledger, LEDGER_KV, need->kv_bytes);
     ledger_plan(bench->ledger, LEDGER_LOGITS, need->logits_bytes);
     enum status status = ledger_check_plan(bench->ledger, config->name, error);
@@ -81,6 +87,12 @@ enum status bench_open_model(struct bench *bench, const struct model_limits *lim
     if (!status)
         model->stop = bench_stop_flag();
     return status;
+}
+
+enum status bench_second_model(const struct bench *bench, const char *model, struct bench *second, struct error *error)
+{
+    *second = *bench;
+    return session_find_model(second, model, error);
 }
 
 int32_t *bench_tokens(const struct bench *bench, int64_t count, uint64_t stream)
