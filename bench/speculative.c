@@ -78,8 +78,8 @@ static const struct column columns[] = {
     {"equal_tokens", COLUMN_INT, 0, false,
      "Greedy: leading tokens on which this row and plain decoding agree, summed over the prompts."},
     {"new_tokens", COLUMN_INT, 0, true, "Tokens from each prompt; the first comes of the prefill, and is not timed."},
-    {"prompt_tokens", COLUMN_INT, 0, true, "Tokens of each prompt."},
-    {"prompts", COLUMN_INT, 0, true, "Prompts."},
+    {"prompt_tokens", COLUMN_INT, 0, true, "Tokens of each prompt, read before."},
+    {"prompts", COLUMN_INT, 0, true, "Prompts that every setting decodes from."},
     {"n", COLUMN_INT, 0, false, "Runs over all prompts: --reps, else 5."},
     {"tokens_checksum", COLUMN_TEXT, 0, false, "FNV-1a of all tokens of a run; the same in each of the n."},
 };

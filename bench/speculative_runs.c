@@ -11,42 +11,26 @@
 
 /* ---- prompts ---------------------------------------------------------------------------------------------------- */
 
-/* From seeded places of a text. */
-static enum status prompts_of_text(struct subject *subject, const char *path, struct error *error)
+/* From seeded places of the text. What models with synthetic weights say to it has no meaning: that is said. */
+static enum status read_prompts(struct subject *subject, struct error *error)
 {
+    struct bench *bench = subject->bench;
+    int64_t length = subject->prompt_tokens, total = subject->prompt_count * length;
+    uint64_t state = bench->options.seed;
     struct text text = {0};
-    int64_t length = subject->prompt_tokens;
-    uint64_t state = subject->bench->options.seed;
-    enum status status = text_read(&text, path, &subject->bench->config, error);
-    if (status == STATUS_OK && text.count < length)
-        status = error_set(error, STATUS_INPUT, "%s: %" PRId64 " tokens are too few for a prompt of %" PRId64, path,
-                           text.count, length);
+    if (bench->weights_dir[0] == '\0' || subject->draft_bench.weights_dir[0] == '\0')
+        output_note(bench, "speculative: synthetic weights: acceptance, tokens per pass and speed-up are those of "
+                           "random models, and say nothing about trained ones");
+    enum status status = text_for(&text, bench, subject->text, total, error);
+    subject->prompts = calloc((size_t)total, sizeof *subject->prompts);
+    if (status == STATUS_OK && subject->prompts == NULL)
+        status = error_set(error, STATUS_DEVICE, "speculative: out of host memory");
     for (int prompt = 0; prompt < subject->prompt_count && status == STATUS_OK; prompt++) {
         int64_t first = (int64_t)(random_uniform(&state) * (double)(text.count - length + 1));
         memcpy(subject->prompts + prompt * length, text.tokens + first, (size_t)length * sizeof *text.tokens);
     }
     text_free(&text);
     return status;
-}
-
-/* Where the weights are synthetic, or there is no text that the model reads, what is said has no meaning, and any
-   tokens do: that is said. A text that the user names must be read. */
-static enum status read_prompts(struct subject *subject, struct error *error)
-{
-    struct bench *bench = subject->bench;
-    char held_out[4096];
-    struct error unread;
-    if (bench->weights_dir[0] == '\0' || subject->draft_bench.weights_dir[0] == '\0')
-        output_note(bench, "speculative: synthetic weights: acceptance, tokens per pass and speed-up are those of "
-                           "random models, and say nothing about trained ones");
-    subject->prompts = bench_tokens(bench, (int64_t)subject->prompt_count * subject->prompt_tokens, 0);
-    if (subject->prompts == NULL)
-        return error_set(error, STATUS_DEVICE, "speculative: out of host memory");
-    if (subject->text != NULL)
-        return prompts_of_text(subject, subject->text, error);
-    if (prompts_of_text(subject, text_held_out(held_out, sizeof held_out), &unread) != STATUS_OK)
-        output_note(bench, "speculative: prompts are random tokens, for want of a text: %s", unread.message);
-    return STATUS_OK;
 }
 
 /* ---- both models ------------------------------------------------------------------------------------------------ */
