@@ -90,6 +90,11 @@ struct expectation {
     double acceptance, cost_ratio;
 };
 
+static int prompt_count(const struct bench *bench)
+{
+    return own.prompts ? own.prompts : bench->options.quick ? 2 : 8;
+}
+
 static int tokens_or(const struct bench *bench, int tokens)
 {
     return bench->options.quick ? QUICK_TOKENS : tokens;
@@ -114,7 +119,7 @@ static void predict(const struct bench *target, const struct bench *draft, struc
     results_set_real(results, "break_even_acceptance", speculative_break_even(draft_tokens, cost_ratio));
     results_set_int(results, "new_tokens", tokens_or(target, NEW_TOKENS));
     results_set_int(results, "prompt_tokens", tokens_or(target, PROMPT_TOKENS));
-    results_set_int(results, "prompts", own.prompts);
+    results_set_int(results, "prompts", prompt_count(target));
 }
 
 /* ---- rows ------------------------------------------------------------------------------------------------------- */
@@ -200,7 +205,7 @@ static bool measured(const struct bench *bench, const struct results *results, i
                        (struct key[]){{"draft_tokens", draft_tokens},
                                       {"temperature", temperature},
                                       {"new_tokens", tokens_or(bench, NEW_TOKENS)},
-                                      {"prompts", own.prompts}},
+                                      {"prompts", prompt_count(bench)}},
                        4);
 }
 
@@ -308,7 +313,6 @@ static enum status run(struct bench *bench, struct error *error)
 {
     struct results *results;
     struct subject subject = {.bench = bench};
-    own.prompts = own.prompts ? own.prompts : bench->options.quick ? 2 : 8;
     bench_own_list(bench, &own.draft_tokens, "0-8+1", "0,1,2,4");
     if (bench_second_model(bench, own.draft ? own.draft : "tiny-draft", &subject.draft_bench, error) != STATUS_OK ||
         speculative_check_vocabularies(&bench->config, &subject.draft_bench.config, error) != STATUS_OK ||
@@ -316,7 +320,7 @@ static enum status run(struct bench *bench, struct error *error)
         return error->status;
     subject.text = own.text;
     subject.most_draft_tokens = (int)int_list_max(&own.draft_tokens);
-    subject.prompt_count = own.prompts;
+    subject.prompt_count = prompt_count(bench);
     subject.prompt_tokens = tokens_or(bench, PROMPT_TOKENS);
     subject.new_tokens = tokens_or(bench, NEW_TOKENS);
     subject.n = bench_reps(bench, 5, 2);
