@@ -20,7 +20,7 @@ static const struct command {
     {"info", "[options]", "this machine: device, memory, and its ceilings, measured", command_info},
     {"run", "NAME [options]", "run an experiment: predict, measure, write results/NAME.csv", command_run},
     {"profile", "[options]", "short for `run profile`: where the time of a pass goes", command_profile},
-    {"generate", "[options]", "continue a list of token ids with a model", command_generate},
+    {"generate", "\"text\" [options]", "continue a text, or token ids, with a model", command_generate},
     {"plan", "[options]", "what a model takes on a card, whether it fits, and what would", command_plan},
     {"audit", "FILE.csv", "recompute published numbers, and say which are wrong", command_audit},
     {"read-log", "FILE", "what other engines' logs say of their cache, against the formula", command_readlog},

@@ -14,30 +14,41 @@ static const struct option_row *row_of(const struct option_row *rows, const char
     return NULL;
 }
 
-enum status report_words(const char **words, int count, const char *names, const struct option_row *rows, int *argc,
-                         char **argv, struct error *error)
+enum status report_take_words(const char **words, int count, int *found, const struct option_row *rows, int *argc,
+                              char **argv, bool *help, struct error *error)
 {
-    int found = 0, kept = 0;
-    bool help = false;
+    int kept = 0;
+    *found = 0;
+    *help = false;
     for (int i = 0; i < *argc; i++) {
         bool is_option = argv[i][0] == '-' && argv[i][1];
         const struct option_row *row = is_option && argv[i][1] == '-' ? row_of(rows, argv[i] + 2) : NULL;
         if (!is_option) {
-            if (found < count)
-                words[found] = argv[i];
-            found++;
+            if (*found < count)
+                words[*found] = argv[i];
+            ++*found;
             continue;
         }
         if (is_option && argv[i][1] == '-' && !row)
             return error_set(error, STATUS_INPUT, "unknown option %s; --help lists the options", argv[i]);
-        help |= row && strcmp(row->name, "help") == 0;
+        *help |= row && strcmp(row->name, "help") == 0;
         argv[kept++] = argv[i];
         if (row && row->kind != OPTION_FLAG && !strchr(argv[i], '=') && i + 1 < *argc)
             argv[kept++] = argv[++i];
     }
     *argc = kept;
-    for (int i = 0; i < found && i < count; i++) /* behind the options: the meta file shows the whole line */
+    for (int i = 0; i < *found && i < count; i++) /* behind the options: the meta file shows the whole line */
         argv[kept + i] = (char *)words[i];
+    return STATUS_OK;
+}
+
+enum status report_words(const char **words, int count, const char *names, const struct option_row *rows, int *argc,
+                         char **argv, struct error *error)
+{
+    int found;
+    bool help;
+    if (report_take_words(words, count, &found, rows, argc, argv, &help, error) != STATUS_OK)
+        return error->status;
     if (found == count || help)
         return STATUS_OK;
     return error_set(error, STATUS_INPUT, "%s %s; --help shows how", names,

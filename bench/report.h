@@ -5,9 +5,13 @@
 #include "bench/harness/option_table.h"
 #include "bench/harness/output.h"
 
-/* Takes the words that are neither options nor values of options out of argv: FILE may stand before or after them.
-   Status 2 where there are not exactly `count`; `names` says what they are ("FILE.csv"). `rows` end with --help, which
-   needs no words. */
+/* Takes the words that are neither options nor values of options out of argv: FILE may stand before or after them. Up
+   to `count` go into `words`; *found says how many there were, *help that --help was among the options. Status 2: an
+   option that `rows` do not have. */
+enum status report_take_words(const char **words, int count, int *found, const struct option_row *rows, int *argc,
+                              char **argv, bool *help, struct error *error);
+/* The same; status 2 where there are not exactly `count`, unless --help is asked for. `names` says what they are
+   ("FILE.csv"). */
 enum status report_words(const char **words, int count, const char *names, const struct option_row *rows, int *argc,
                          char **argv, struct error *error);
 

@@ -102,7 +102,8 @@ static enum status decode(struct subject *subject, struct cell *cell, int temper
     if (empty(&sides[0], error) != STATUS_OK || empty(&sides[1], error) != STATUS_OK)
         return error->status;
     if (cell->draft_tokens == DRAFT_TOKENS_PLAIN) {
-        struct generate_options options = {subject->new_tokens, true, sampler, -1};
+        struct generate_options options = {
+            .new_tokens = subject->new_tokens, .use_cache = true, .sampler = sampler, .stop_token = -1};
         struct generate_result result;
         if (generate(sides[0].model, sides[0].cache, sides[0].sequence, from, subject->prompt_tokens, &options, tokens,
                      &result, error) != STATUS_OK)

@@ -122,7 +122,8 @@ static enum status run(struct generation *g, int prompt_tokens, struct generate_
         result->count++;
         if (result->count == 1 && device->ops->event_record(device, g->first, error) != STATUS_OK)
             return error->status;
-        if (g->tokens[known] == g->options->stop_token)
+        bool goes_on = !g->options->take || g->options->take(g->options->context, g->tokens[known]);
+        if (!goes_on || g->tokens[known] == g->options->stop_token)
             break;
     }
     if (device->ops->event_record(device, g->end, error) != STATUS_OK ||

@@ -10,6 +10,9 @@ struct generate_options {
     bool use_cache; /* false: every step passes the whole sequence through the model again */
     struct sampler sampler;
     int32_t stop_token; /* -1: none */
+    /* Told each token as it is chosen, on the caller's thread; false ends the generation after it. NULL: nobody is. */
+    bool (*take)(void *context, int32_t token);
+    void *context;
 };
 
 struct generate_result {

@@ -232,6 +232,11 @@ static void bad_words(void **state)
     refuses("generate --bogus", 2, "--bogus");
     refuses("generate", 2, "--model");
     refuses("generate --model @tiny", 2, "--tokens");
+    refuses("generate text", 2, "--model");
+    refuses("generate --model @tiny two words", 2, "quotes");
+    refuses("generate --model @tiny text --tokens 1", 2, "two prompts");
+    refuses("generate --model @tiny text", 2, "tokenizer.json");
+    refuses("generate --model qwen2.5-0.5b text", 2, "published config alone");
     refuses("run formula --explain bogus", 2, "kv_bytes_per_token");
     refuses("run formula bogus", 2, "bogus");
     refuses("run formula --device", 2, "--device");

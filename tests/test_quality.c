@@ -92,7 +92,7 @@ static void bytes_are_tokens(void **state)
     struct config config = byte_config();
     static const unsigned char bytes[] = {0, 'a', 255, '\n', 0, 128};
     write_text(bytes, sizeof bytes);
-    check_ok(text_read(&text, path, &config, &error));
+    check_ok(text_read(&text, path, "", &config, &error));
     assert_int_equal(text.count, sizeof bytes);
     for (size_t i = 0; i < sizeof bytes; i++) {
         assert_int_equal(text.tokens[i], bytes[i]);
@@ -101,20 +101,48 @@ static void bytes_are_tokens(void **state)
     text_free(&text);
 }
 
+/* With a tokenizer beside the weights its tokens count, each with the bytes that it stands for. */
+static void a_tokenizer_makes_the_tokens(void **state)
+{
+    (void)state;
+    static const char bytes[] = "The cache keeps the keys.<|im_end|>\n";
+    const char *tests = getenv("KVLAB_TESTS");
+    char folder[4096];
+    struct text text;
+    struct config config = byte_config();
+    write_text(bytes, sizeof bytes - 1);
+    snprintf(folder, sizeof folder, "%s/golden/tokenizers/qwen2", tests ? tests : "tests");
+    assert_int_equal(text_read(&text, path, folder, &config, &error), STATUS_INPUT); /* its ids go beyond 255 */
+    assert_non_null(strstr(error.message, "vocabulary of 256"));
+    config.vocab_size = 1024;
+    check_ok(text_read(&text, path, folder, &config, &error));
+    int64_t sum = 0;
+    for (int64_t i = 0; i < text.count; i++)
+        sum += text.bytes_of[i];
+    assert_int_equal(sum, sizeof bytes - 1);
+    assert_true(text.count > 3 && text.count < (int64_t)sizeof bytes / 2);
+    assert_int_equal(text.bytes_of[text.count - 2], strlen("<|im_end|>"));
+    text_free(&text);
+    write_text("caf\xe9", 4);
+    assert_int_equal(text_read(&text, path, folder, &config, &error), STATUS_INPUT);
+    assert_non_null(strstr(error.message, "not UTF-8 at byte 3"));
+    assert_non_null(strstr(error.message, path));
+}
+
 static void bad_texts_are_refused(void **state)
 {
     (void)state;
     struct text text;
     struct config config = byte_config();
     write_text("", 0);
-    assert_int_equal(text_read(&text, path, &config, &error), STATUS_INPUT);
+    assert_int_equal(text_read(&text, path, "", &config, &error), STATUS_INPUT);
     assert_non_null(strstr(error.message, path));
-    assert_int_equal(text_read(&text, "/no/such/text", &config, &error), STATUS_INPUT);
+    assert_int_equal(text_read(&text, "/no/such/text", "", &config, &error), STATUS_INPUT);
     assert_non_null(strstr(error.message, "/no/such/text"));
-    assert_int_equal(text_read(&text, "/tmp", &config, &error), STATUS_INPUT);
+    assert_int_equal(text_read(&text, "/tmp", "", &config, &error), STATUS_INPUT);
     config.vocab_size = 151936;
     write_text("a", 1);
-    assert_int_equal(text_read(&text, path, &config, &error), STATUS_INPUT);
+    assert_int_equal(text_read(&text, path, "", &config, &error), STATUS_INPUT);
     assert_non_null(strstr(error.message, "151936"));
     assert_null(text.tokens);
 }
@@ -215,6 +243,7 @@ int main(void)
         cmocka_unit_test(likelihood_of_known_logits),
         cmocka_unit_test(uniform_logits_give_the_vocabulary),
         cmocka_unit_test(bytes_are_tokens),
+        cmocka_unit_test(a_tokenizer_makes_the_tokens),
         cmocka_unit_test(bad_texts_are_refused),
         cmocka_unit_test(a_model_that_knows_nothing),
         cmocka_unit_test(passes_of_any_size_score_alike),

@@ -83,7 +83,10 @@ static void empty(const struct pair *pair)
 static int plain(const struct pair *pair, const struct speculative_options *options, int32_t *tokens)
 {
     const struct speculative_side *target = &pair->sides[0];
-    struct generate_options alone = {options->new_tokens, true, options->sampler, options->stop_token};
+    struct generate_options alone = {.new_tokens = options->new_tokens,
+                                     .use_cache = true,
+                                     .sampler = options->sampler,
+                                     .stop_token = options->stop_token};
     struct generate_result result;
     empty(pair);
     check_ok(generate(target->model, target->cache, target->sequence, pair->prompt, pair->prompt_tokens, &alone, tokens,

@@ -1,6 +1,7 @@
 #include "bench/harness/quality.h"
 
 #include "engine/input_file.h"
+#include "engine/tokenizer/beside_weights.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -33,14 +34,27 @@ static enum status read_bytes(const char *path, unsigned char **bytes, int64_t *
     return status;
 }
 
-/* One token per byte. Other vocabularies' tokenizers fill in the same struct. */
-static enum status tokens_of_bytes(struct text *text, const unsigned char *bytes, int64_t count, struct error *error)
+static enum status make_tokens(struct text *text, int64_t count, struct error *error)
 {
     text->count = count;
     text->tokens = malloc((size_t)count * sizeof *text->tokens);
     text->bytes_of = malloc((size_t)count * sizeof *text->bytes_of);
     if (text->tokens == NULL || text->bytes_of == NULL)
         return error_set(error, STATUS_DEVICE, "text: out of host memory for %" PRId64 " tokens", count);
+    return STATUS_OK;
+}
+
+/* One token per byte. */
+static enum status tokens_of_bytes(struct text *text, const unsigned char *bytes, int64_t count,
+                                   const struct config *config, const char *path, struct error *error)
+{
+    if (config->vocab_size != BYTE_VOCABULARY)
+        return error_set(error, STATUS_INPUT,
+                         "%s: a vocabulary of %" PRId64 " is not one of bytes (%d), and no tokenizer.json lies beside "
+                         "its weights: --model tiny can read %s",
+                         config->name, config->vocab_size, BYTE_VOCABULARY, path);
+    if (make_tokens(text, count, error) != STATUS_OK)
+        return error->status;
     for (int64_t i = 0; i < count; i++) {
         text->tokens[i] = bytes[i];
         text->bytes_of[i] = 1;
@@ -48,20 +62,54 @@ static enum status tokens_of_bytes(struct text *text, const unsigned char *bytes
     return STATUS_OK;
 }
 
-enum status text_read(struct text *text, const char *path, const struct config *config, struct error *error)
+static enum status fill_tokens(struct text *text, const struct tokenizer *tokenizer, const struct token_list *list,
+                               const struct config *config, struct error *error)
 {
+    if (make_tokens(text, (int64_t)list->count, error) != STATUS_OK)
+        return error->status;
+    for (size_t i = 0; i < list->count; i++) {
+        const char *bytes;
+        size_t size = 0;
+        if (list->ids[i] >= config->vocab_size)
+            return error_set(error, STATUS_INPUT,
+                             "%s: its tokenizer.json gives the id %d, beyond its vocabulary of %" PRId64
+                             "; the two are not of one model",
+                             config->name, (int)list->ids[i], config->vocab_size);
+        tokenizer_token(tokenizer, list->ids[i], &bytes, &size, NULL);
+        text->tokens[i] = list->ids[i];
+        text->bytes_of[i] = (int32_t)size;
+    }
+    return STATUS_OK;
+}
+
+static enum status tokens_of_text(struct text *text, struct tokenizer *tokenizer, const unsigned char *bytes,
+                                  int64_t count, const struct config *config, const char *path, struct error *error)
+{
+    struct token_list list = {0};
+    enum status status = tokenizer_encode(tokenizer, (const char *)bytes, (size_t)count, true, &list, error);
+    if (status != STATUS_OK)
+        error_prefix(error, "%s", path);
+    else
+        status = fill_tokens(text, tokenizer, &list, config, error);
+    free(list.ids);
+    return status;
+}
+
+enum status text_read(struct text *text, const char *path, const char *folder, const struct config *config,
+                      struct error *error)
+{
+    struct tokenizer *tokenizer = NULL;
     unsigned char *bytes = NULL;
     int64_t count = 0;
     *text = (struct text){0};
-    if (config->vocab_size != BYTE_VOCABULARY)
-        return error_set(error, STATUS_INPUT,
-                         "%s: a vocabulary of %" PRId64 " is not one of bytes (%d), and no tokenizer was read: "
-                         "--model tiny can read %s",
-                         config->name, config->vocab_size, BYTE_VOCABULARY, path);
+    if (folder[0] != '\0' && tokenizer_open_beside(&tokenizer, folder, error) != STATUS_OK)
+        return error->status;
     enum status status = read_bytes(path, &bytes, &count, error);
     if (status == STATUS_OK)
-        status = tokens_of_bytes(text, bytes, count, error);
+        status = tokenizer ? tokens_of_text(text, tokenizer, bytes, count, config, path, error)
+                           : tokens_of_bytes(text, bytes, count, config, path, error);
     free(bytes);
+    tokenizer_close(tokenizer);
     if (status != STATUS_OK)
         text_free(text);
     return status;
@@ -91,7 +139,7 @@ enum status text_for(struct text *text, const struct bench *bench, const char *p
     if (path == NULL && bench->weights_dir[0] == '\0')
         return random_text(text, bench, tokens, error);
     snprintf(held_out, sizeof held_out, "%s/tiny/heldout.txt", config_data_dir());
-    if (text_read(text, path ? path : held_out, &bench->config, error) != STATUS_OK)
+    if (text_read(text, path ? path : held_out, bench->weights_dir, &bench->config, error) != STATUS_OK)
         return error->status;
     if (text->count >= tokens)
         return STATUS_OK;

@@ -16,9 +16,13 @@ struct text {
     int64_t count;
 };
 
-/* Reads a file whole. A vocabulary of 256 is taken for bytes: the id is the byte's value. Status 2: no file, an empty
-   one, or a model whose vocabulary is not bytes. Free with text_free(), which takes a zeroed struct. */
-enum status text_read(struct text *text, const char *path, const struct config *config, struct error *error);
+/* Reads a file whole. `folder` is the model's (bench->weights_dir; "" for none): its tokenizer.json makes the tokens,
+   with what it puts before a text, and bytes_of counts the text as it normalizes it. Without one, a vocabulary of 256
+   is taken for bytes: the id is the byte's value. Status 2: no file, an empty one, one that the tokenizer refuses, an
+   id above the vocabulary, or no tokenizer for a vocabulary that is not bytes. Free with text_free(), which takes a
+   zeroed struct. */
+enum status text_read(struct text *text, const char *path, const char *folder, const struct config *config,
+                      struct error *error);
 void text_free(struct text *text);
 
 /* What an experiment feeds, at least `tokens` of it: the file that the user gave; else what ships with the trained
