@@ -148,6 +148,13 @@ bench-%: $(BUILD)/kvlab $(if $(GPU),$(CUDA_DEVICE)) | deps-plots
 	*) echo "bench-$*: kvlab ended with status $$status" >&2 ;; \
 	esac; exit $$status
 
+## bench-peers: kvlab beside PyTorch + transformers and llama.cpp in one run (bench/peers/README.md; gets them with Python)
+bench-peers: $(BUILD)/kvlab | deps-plots
+	@bench/peers/setup build/peers
+	@exec 9> build/bench.lock; flock 9; build/peers/venv/bin/python bench/peers/peers.py --kvlab '$(BUILD)/kvlab' \
+	    $(if $(MODEL),--model '$(MODEL)') --out '$(OUT)' $(ARGS)
+	@$(call PLOT,peers)
+
 ## labs: all experiments, one after the other
 labs: $(BUILD)/kvlab $(if $(GPU),$(CUDA_DEVICE)) | deps-plots
 	@failed=; for name in $(EXPERIMENTS); do \
@@ -287,7 +294,7 @@ help:
 	@echo; echo "Experiments, as make bench-<name>; MODEL=name  QUICK=1  ARGS='--contexts 512,1024' go through to kvlab:"
 	@sed -s -n '1s/^# \([^:]*\): */  \1\t/p' bench/*.md | expand -t 22
 
-.PHONY: all cuda cuda-found deps deps-build deps-plots deps-tests deps-lint labs audit plots test test-standin test-sanitize \
-    gpu-check gpu-check-bundle lint lint-format format arm64 test-arm64 sysroot-arm64 clean help
+.PHONY: all cuda cuda-found deps deps-build deps-plots deps-tests deps-lint bench-peers labs audit plots test test-standin \
+    test-sanitize gpu-check gpu-check-bundle lint lint-format format arm64 test-arm64 sysroot-arm64 clean help
 -include $(OBJECTS:.o=.d) $(TESTS:%=$(BUILD)/tests/%.d) $(SUPPORT:%.c=$(BUILD)/%.d) $(STANDIN_OBJECTS:.o=.d) \
     $(CUDA_OBJECTS:.o=.d) $(CUPTI_PARTS:.o=.d) $(STANDIN_DEVICE:.o=.d)
