@@ -1,5 +1,6 @@
 #include "engine/forward.h"
 
+#include "engine/kv_evict.h"
 #include "engine/model_buffers.h"
 
 #include <assert.h>
@@ -71,11 +72,13 @@ static enum status send_batch(struct model *model, const struct kv_cache *cache,
     int row = 0, gathered = 0;
     for (int s = 0; s < sequences; s++) {
         const struct sequence_tokens *item = &batch[s];
-        int start = kv_length(cache, item->sequence), without_logits = item->count - logits_rows_wanted(item);
+        int start = kv_length(cache, item->sequence), evicted = kv_evicted(cache, item->sequence);
+        int without_logits = item->count - logits_rows_wanted(item);
         host->first_row[s] = row;
         for (int i = 0; i < item->count; i++, row++) {
             host->tokens[row] = item->tokens[i];
             host->positions[row] = start + i;
+            host->rope_positions[row] = start + evicted + i;
             host->row_sequence[row] = s;
             if (i >= without_logits)
                 host->gather[gathered++] = row;
@@ -150,9 +153,43 @@ static int attention_window(const struct config *config, int layer, const struct
     return of_layer == 0 || (cache->window > 0 && cache->window < of_layer) ? cache->window : of_layer;
 }
 
+static struct device_kv layer_kv(const struct model *model, int layer, const struct kv_cache *cache)
+{
+    size_t pointers = (size_t)layer * (size_t)model->limits.max_sequences;
+    const struct batch_memory *there = &model->buffers->on_device;
+    return (struct device_kv){
+        .dtype = kv_get_options(cache)->dtype, .k = there->keys + pointers, .v = there->values + pointers};
+}
+
+/* What a cache that evicts wants of a layer's attention: sinks as they are before rotation, and the weights by which it
+   chooses. */
+static enum status watch_attention(struct model *model, int layer, const struct kv_cache *cache,
+                                   const struct attention_args *attention, struct error *error)
+{
+    struct kv_evict *evict = kv_get_evict(cache);
+    struct device *device = ledger_device(model->ledger);
+    void **buffer = model->buffers->device;
+    if (evict == NULL)
+        return STATUS_OK;
+    struct attention_mass_args args = {
+        .batch = attention->batch,
+        .kv = attention->kv,
+        .q = attention->q,
+        .mass = kv_evict_mass(evict, layer),
+        .slots = kv_get_options(cache)->eviction.budget,
+        .heads = attention->heads,
+        .kv_heads = attention->kv_heads,
+        .head_dim = attention->head_dim,
+        .scale = attention->scale,
+    };
+    if (kv_evict_stores_sinks(evict) && kv_evict_keep_sinks(evict, layer, buffer[K], buffer[V], error) != STATUS_OK)
+        return error->status;
+    return args.mass != NULL ? device->ops->attention_mass(device, &args, error) : STATUS_OK;
+}
+
 /* delta = o(attention(rope(q(normed)), rope(k(normed)), v(normed))), K and V going through the cache. */
 static enum status attention_block(struct model *model, int layer, const struct device_batch *batch,
-                                   const struct kv_options *cache, struct error *error)
+                                   const struct kv_cache *cache, struct error *error)
 {
     const struct config *config = model->config;
     const struct layer_weights *weights = &model->weights.layers[layer];
@@ -160,10 +197,7 @@ static enum status attention_block(struct model *model, int layer, const struct 
     void **buffer = model->buffers->device;
     int64_t hidden = config->hidden_size, q_width = config->num_attention_heads * config->head_dim;
     int64_t kv_width = config->num_key_value_heads * config->head_dim;
-    size_t pointers = (size_t)layer * (size_t)model->limits.max_sequences;
-    struct device_kv kv = {.dtype = cache->dtype,
-                           .k = model->buffers->on_device.keys + pointers,
-                           .v = model->buffers->on_device.values + pointers};
+    struct device_kv kv = layer_kv(model, layer, cache);
 
     if (project(model, buffer[Q], DTYPE_F32, buffer[NORMED], weights->q, weights->q_bias, batch->rows, hidden, q_width,
                 error) != STATUS_OK ||
@@ -194,10 +228,11 @@ static enum status attention_block(struct model *model, int layer, const struct 
         .kv_heads = rope.kv_heads,
         .head_dim = rope.head_dim,
         .scale = (float)(1.0 / sqrt((double)config->head_dim)),
-        .window = attention_window(config, layer, cache),
+        .window = attention_window(config, layer, kv_get_options(cache)),
     };
     if (device->ops->rope_store(device, &rope, error) != STATUS_OK ||
-        device->ops->attention(device, &attention, error) != STATUS_OK)
+        device->ops->attention(device, &attention, error) != STATUS_OK ||
+        watch_attention(model, layer, cache, &attention, error) != STATUS_OK)
         return error->status;
     return project(model, buffer[DELTA], DTYPE_F32, buffer[ATTENDED], weights->o, weights->o_bias, batch->rows, q_width,
                    hidden, error);
@@ -222,7 +257,7 @@ static enum status mlp_block(struct model *model, int layer, int rows, struct er
 }
 
 /* All layers: leaves the last MLP's output in delta, still to be added to the residual. */
-static enum status run_layers(struct model *model, const struct device_batch *batch, const struct kv_options *cache,
+static enum status run_layers(struct model *model, const struct device_batch *batch, const struct kv_cache *cache,
                               struct error *error)
 {
     const struct config *config = model->config;
@@ -230,8 +265,8 @@ static enum status run_layers(struct model *model, const struct device_batch *ba
     void **buffer = model->buffers->device;
     if (device->ops->embed(device, buffer[RESIDUAL], model->weights.embed, model->weights.dtype, batch->tokens,
                            batch->rows, (int)config->hidden_size, error) != STATUS_OK ||
-        device->ops->rope_table(device, buffer[COS_SIN], batch->positions, buffer[INVERSE_FREQUENCY], batch->rows,
-                                (int)config->head_dim / 2, error) != STATUS_OK)
+        device->ops->rope_table(device, buffer[COS_SIN], model->buffers->on_device.rope_positions,
+                                buffer[INVERSE_FREQUENCY], batch->rows, (int)config->head_dim / 2, error) != STATUS_OK)
         return error->status;
     for (int layer = 0; layer < config->num_hidden_layers; layer++) {
         const struct layer_weights *weights = &model->weights.layers[layer];
@@ -266,18 +301,21 @@ static int longest_context(const struct device_batch *batch)
 }
 
 /* Layers and head over a batch that is on the device; the device may replay what it recorded of an earlier pass. */
-static enum status run_pass(struct model *model, const struct device_batch *batch, const struct kv_options *cache,
+static enum status run_pass(struct model *model, const struct device_batch *batch, const struct kv_cache *cache,
                             int logits_rows, void *logits, struct error *error)
 {
     struct device *device = ledger_device(model->ledger);
+    const struct kv_evict *evict = kv_get_evict(cache);
     const struct device_pass shape = {
         .rows = batch->rows,
         .sequences = batch->sequences,
         .logits_rows = logits_rows,
         .context = longest_context(batch),
-        .window = cache->window,
-        .kv_dtype = cache->dtype,
+        .window = kv_get_options(cache)->window,
+        .once = evict != NULL && kv_evict_stores_sinks(evict),
+        .kv_dtype = kv_get_options(cache)->dtype,
         .logits = logits,
+        .mass = evict != NULL ? kv_evict_mass(evict, 0) : NULL,
     };
     int replayed;
     /* Other models may have run on the device since. */
@@ -288,6 +326,23 @@ static enum status run_pass(struct model *model, const struct device_batch *batc
     if (!replayed && status == STATUS_OK && logits_rows > 0)
         status = run_head(model, logits_rows, logits, error);
     return device->ops->pass_end(device, status, error);
+}
+
+/* Before a pass over a cache that evicts: what gives way to the new tokens. */
+static enum status give_way(struct model *model, struct kv_cache *cache, const struct device_batch *batch,
+                            struct error *error)
+{
+    struct kv_evict *evict = kv_get_evict(cache);
+    if (evict == NULL)
+        return STATUS_OK;
+    if (kv_evict_send(evict, error) != STATUS_OK)
+        return error->status;
+    for (int layer = 0; layer < model->config->num_hidden_layers; layer++) {
+        struct device_kv kv = layer_kv(model, layer, cache);
+        if (kv_evict_apply(evict, layer, batch, &kv, error) != STATUS_OK)
+            return error->status;
+    }
+    return STATUS_OK;
 }
 
 enum status model_forward(struct model *model, struct kv_cache *cache, const struct sequence_tokens *batch,
@@ -301,18 +356,22 @@ enum status model_forward(struct model *model, struct kv_cache *cache, const str
         if (kv_make_room(cache, batch[s].sequence, kv_length(cache, batch[s].sequence) + batch[s].count, error) !=
             STATUS_OK)
             return error->status;
+    assert(kv_get_evict(cache) == NULL || rows == sequences);
+    for (int s = 0; s < sequences; s++)
+        kv_enter_pass(cache, s, batch[s].sequence);
     assert(logits_rows == 0 ||
            (logits->dtype == model->weights.dtype && logits->rows + logits_rows <= logits->capacity));
     void *logits_to = logits_rows > 0 ? logits_row(logits, logits->rows) : NULL;
     if (send_batch(model, cache, batch, sequences, &on_device, error) != STATUS_OK ||
-        run_pass(model, &on_device, kv_get_options(cache), logits_rows, logits_to, error) != STATUS_OK)
+        give_way(model, cache, &on_device, error) != STATUS_OK ||
+        run_pass(model, &on_device, cache, logits_rows, logits_to, error) != STATUS_OK)
         return error->status;
     model->positions_processed += (uint64_t)rows;
     if (logits_rows > 0)
         logits->rows += logits_rows;
     for (int s = 0; s < sequences; s++)
         kv_advance(cache, batch[s].sequence, batch[s].count);
-    return STATUS_OK;
+    return kv_get_evict(cache) != NULL ? kv_evict_observe(kv_get_evict(cache), error) : STATUS_OK;
 }
 
 enum status model_prefill(struct model *model, struct kv_cache *cache, int sequence, const int32_t *tokens, int count,
@@ -320,6 +379,8 @@ enum status model_prefill(struct model *model, struct kv_cache *cache, int seque
 {
     if (chunk <= 0 || chunk > model->limits.max_rows)
         chunk = model->limits.max_rows;
+    if (kv_get_evict(cache) != NULL)
+        chunk = 1;
     if (kv_make_room_ahead(cache, sequence, kv_length(cache, sequence) + count, error) != STATUS_OK)
         return error->status;
     for (int done = 0; done < count; done += chunk) {

@@ -123,6 +123,21 @@ static bool host_memory_init(struct kv_cache *cache)
     return true;
 }
 
+static enum status memory_init(struct kv_cache *cache, struct error *error)
+{
+    const struct kv_options *options = &cache->options;
+    if (!host_memory_init(cache))
+        return error_set(error, STATUS_DEVICE, "KV cache: out of host memory");
+    if (options->policy == KV_PAGED &&
+        (kv_paged_init(cache, error) != STATUS_OK ||
+         tensors_alloc(cache, cache->pool, (int64_t)options->pool_blocks * options->block_size, error) != STATUS_OK))
+        return error->status;
+    if (options->eviction.policy == EVICT_NOTHING)
+        return STATUS_OK;
+    return kv_evict_open(&cache->evict, cache->ledger, cache->config, &options->eviction, options->max_sequences,
+                         error);
+}
+
 enum status kv_open(struct kv_cache **out, struct ledger *ledger, const struct config *config,
                     const struct kv_options *options, struct error *error)
 {
@@ -131,6 +146,9 @@ enum status kv_open(struct kv_cache **out, struct ledger *ledger, const struct c
     assert(options->policy != KV_PAGED || (options->block_size > 0 && options->pool_blocks > 0));
     assert(options->policy == KV_PAGED || !options->prefix_cache);
     assert(options->window >= 0 && (options->window == 0 || !options->prefix_cache));
+    assert(options->eviction.policy == EVICT_NOTHING || (options->window == 0 && !options->prefix_cache));
+    assert(options->eviction.policy == EVICT_NOTHING || options->policy == KV_EXACT ||
+           options->eviction.budget <= options->max_tokens);
     *out = NULL;
     struct kv_cache *cache = calloc(1, sizeof *cache);
     if (cache == NULL)
@@ -144,17 +162,12 @@ enum status kv_open(struct kv_cache **out, struct ledger *ledger, const struct c
     if (options->policy == KV_PAGED)
         cache->max_blocks = (options->max_tokens + options->block_size - 1) / options->block_size;
 
-    if (!host_memory_init(cache))
-        error_set(error, STATUS_DEVICE, "KV cache: out of host memory");
-    else if (options->policy != KV_PAGED ||
-             (kv_paged_init(cache, error) == STATUS_OK &&
-              tensors_alloc(cache, cache->pool, (int64_t)options->pool_blocks * options->block_size, error) ==
-                  STATUS_OK)) {
-        *out = cache;
-        return STATUS_OK;
+    if (memory_init(cache, error) != STATUS_OK) {
+        kv_close(cache);
+        return error->status;
     }
-    kv_close(cache);
-    return error->status;
+    *out = cache;
+    return STATUS_OK;
 }
 
 void kv_close(struct kv_cache *cache)
@@ -170,6 +183,7 @@ void kv_close(struct kv_cache *cache)
     for (int side = 0; side < SIDES; side++)
         free(cache->pool[side]);
     kv_paged_free(cache);
+    kv_evict_close(cache->evict);
     free(cache->sequences);
     free(cache);
 }
@@ -197,6 +211,8 @@ enum status kv_sequence_open(struct kv_cache *cache, int *out, struct error *err
         sequence->blocks = 1;
         sequence->table[0] = 0;
     }
+    if (cache->evict != NULL)
+        eviction_reset(kv_evict_slots(cache->evict, s));
     sequence->open = true;
     *out = s;
     return STATUS_OK;
@@ -274,6 +290,8 @@ enum status kv_make_room(struct kv_cache *cache, int number, int tokens, struct 
 {
     struct sequence *sequence = kv_sequence_at(cache, number);
     const struct kv_options *options = &cache->options;
+    if (cache->evict != NULL && tokens > options->eviction.budget)
+        tokens = options->eviction.budget;
     if (tokens > options->max_tokens && options->policy != KV_EXACT)
         return error_set(error, STATUS_DEVICE, "KV cache: %d tokens do not fit a sequence of at most %d", tokens,
                          options->max_tokens);
@@ -298,6 +316,8 @@ void kv_advance(struct kv_cache *cache, int number, int tokens)
     struct sequence *sequence = kv_sequence_at(cache, number);
     assert(tokens >= 0 && sequence->length + tokens <= sequence->capacity);
     sequence->length += tokens;
+    for (int i = 0; cache->evict != NULL && i < tokens; i++)
+        eviction_append(kv_evict_slots(cache->evict, number));
     if (cache->options.policy == KV_PAGED && cache->options.window > 0)
         kv_paged_pass(cache, sequence);
 }
@@ -308,6 +328,9 @@ enum status kv_truncate(struct kv_cache *cache, int number, int tokens, struct e
     assert(tokens >= 0 && tokens <= sequence->length);
     assert(tokens == 0 || tokens - cache->options.window + 1 >= sequence->passed * sequence->block_size ||
            sequence->passed == 0);
+    assert(cache->evict == NULL || tokens == 0);
+    if (cache->evict != NULL)
+        eviction_reset(kv_evict_slots(cache->evict, number));
     if (cache->options.policy == KV_EXACT && tokens > 0 && tokens < sequence->capacity)
         return exact_resize(cache, sequence, tokens, error);
     if (cache->options.policy == KV_EXACT && tokens == 0)
@@ -322,7 +345,7 @@ enum status kv_copy_sequence(struct kv_cache *cache, int from, int to, struct er
 {
     const struct sequence *source = kv_sequence_at(cache, from);
     struct sequence *target = kv_sequence_at(cache, to);
-    assert(from != to && target->length == 0 && source->passed == 0);
+    assert(from != to && target->length == 0 && source->passed == 0 && cache->evict == NULL);
     if (kv_make_room(cache, to, source->length, error) != STATUS_OK)
         return error->status;
     for (int layer = 0; layer < cache->layers; layer++) {
@@ -336,6 +359,26 @@ enum status kv_copy_sequence(struct kv_cache *cache, int from, int to, struct er
     }
     target->length = source->length;
     return STATUS_OK;
+}
+
+/* ---- caches that evict ---- */
+
+int kv_evicted(const struct kv_cache *cache, int number)
+{
+    return cache->evict != NULL ? kv_evict_slots(cache->evict, number)->evicted : 0;
+}
+
+struct kv_evict *kv_get_evict(const struct kv_cache *cache)
+{
+    return cache->evict;
+}
+
+void kv_enter_pass(struct kv_cache *cache, int s, int number)
+{
+    if (cache->evict == NULL)
+        return;
+    kv_evict_choose(cache->evict, s, number);
+    kv_sequence_at(cache, number)->length = kv_evict_slots(cache->evict, number)->held;
 }
 
 /* ---- what exists ---- */

@@ -11,6 +11,7 @@
 #define KVLAB_ENGINE_KV_CACHE_H
 
 #include "engine/config.h"
+#include "engine/eviction.h"
 #include "engine/ledger.h"
 
 enum kv_policy { KV_EXACT, KV_RESERVED, KV_PAGED };
@@ -25,6 +26,8 @@ struct kv_options {
     bool prefix_cache; /* paged: blocks can be found again by their tokens */
     int window;        /* a query sees the last so many tokens, its own among them; 0: all. Paged: what no later query
                           can see goes back to the pool, block by block; not together with prefix_cache */
+    struct eviction_options
+        eviction; /* a budget of slots per sequence; zeroed: none. Without window, prefixes, forks */
 };
 
 /* Blocks that a sequence of a windowed paged cache holds at most while passes add `rows` tokens each: those that
@@ -64,12 +67,17 @@ enum status kv_make_room(struct kv_cache *cache, int sequence, int tokens, struc
    cache grows once. Where a window gives blocks back on the way none are taken yet: what is needed depends on the
    passes. */
 enum status kv_make_room_ahead(struct kv_cache *cache, int sequence, int tokens, struct error *error);
-/* Positions stored so far; kv_advance() is called by the forward pass once it has stored them. */
+/* Positions stored so far, slots in use where the cache evicts; kv_advance() is called by the forward pass once it has
+ * stored them. */
 int kv_length(const struct kv_cache *cache, int sequence);
 void kv_advance(struct kv_cache *cache, int sequence, int tokens);
+/* Tokens of the sequence that were evicted before: the next one is token kv_length() + kv_evicted(), and RoPE's
+   position is that. */
+int kv_evicted(const struct kv_cache *cache, int sequence);
 /* Forgets all but the first `tokens` positions; an exact cache shrinks to them, a paged one gives blocks back. A
    reserved one keeps the memory as it is: kv_advance() over positions that were stored before brings them back. What a
-   window gave back does not come again: to 0, or to a length whose window is still there. */
+   window gave back does not come again: to 0, or to a length whose window is still there; where the cache evicts, to 0.
+ */
 enum status kv_truncate(struct kv_cache *cache, int sequence, int tokens, struct error *error);
 /* Copies the positions of one sequence into another, empty one (real memory, nothing shared). */
 enum status kv_copy_sequence(struct kv_cache *cache, int from, int to, struct error *error);
@@ -104,5 +112,10 @@ int kv_block_size(const struct kv_cache *cache, int sequence);
 int kv_block_table(const struct kv_cache *cache, int sequence, const int32_t **table);
 void *kv_layer_keys(const struct kv_cache *cache, int sequence, int layer); /* device memory */
 void *kv_layer_values(const struct kv_cache *cache, int sequence, int layer);
+
+/* ---- caches that evict; the forward pass is around these (engine/kv_evict.h) */
+struct kv_evict *kv_get_evict(const struct kv_cache *cache); /* NULL: this one does not */
+/* Entry s of a pass is this sequence, which gives up what must go for the next token. */
+void kv_enter_pass(struct kv_cache *cache, int s, int sequence);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "engine/block_pool.h"
 #include "engine/kv_cache.h"
+#include "engine/kv_evict.h"
 #include "engine/prefix_cache.h"
 
 enum { KEYS, VALUES, SIDES };
@@ -31,6 +32,7 @@ struct kv_cache {
     void **pool[SIDES];         /* paged: [layers] */
     struct block_pool blocks;   /* paged: who holds them */
     struct prefix_cache prefix; /* paged, with options.prefix_cache: what they hold */
+    struct kv_evict *evict;     /* with options.eviction; else NULL */
 };
 
 struct sequence *kv_sequence_at(const struct kv_cache *cache, int sequence); /* asserts that it is open */

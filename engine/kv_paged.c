@@ -115,7 +115,7 @@ void kv_paged_release(struct kv_cache *cache, struct sequence *sequence, int tok
 
 enum status kv_fork(struct kv_cache *cache, int from, int *to, struct error *error)
 {
-    assert(cache->options.policy == KV_PAGED);
+    assert(cache->options.policy == KV_PAGED && cache->evict == NULL);
     const struct sequence *source = kv_sequence_at(cache, from);
     if (kv_sequence_open(cache, to, error) != STATUS_OK)
         return error->status;

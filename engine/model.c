@@ -7,7 +7,7 @@
 static size_t batch_bytes(const struct config *config, const struct model_limits *limits)
 {
     size_t pointers = 2 * (size_t)config->num_hidden_layers * (size_t)limits->max_sequences;
-    size_t integers = 4 * (size_t)limits->max_rows + 2 * (size_t)limits->max_sequences + 1 +
+    size_t integers = 5 * (size_t)limits->max_rows + 2 * (size_t)limits->max_sequences + 1 +
                       (size_t)limits->max_sequences * (size_t)limits->max_blocks;
     return pointers * sizeof(void *) + integers * sizeof(int32_t);
 }
@@ -23,7 +23,8 @@ static struct batch_memory batch_layout(void *base, const struct config *config,
     memory.positions = memory.tokens + rows;
     memory.row_sequence = memory.positions + rows;
     memory.gather = memory.row_sequence + rows;
-    memory.first_row = memory.gather + rows;
+    memory.rope_positions = memory.gather + rows;
+    memory.first_row = memory.rope_positions + rows;
     memory.block_size = memory.first_row + sequences + 1;
     memory.block_table = memory.block_size + sequences;
     return memory;

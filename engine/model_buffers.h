@@ -9,6 +9,7 @@
 struct batch_memory {
     void **keys, **values;                               /* [layers][max_sequences] */
     int32_t *tokens, *positions, *row_sequence, *gather; /* [max_rows] */
+    int32_t *rope_positions;                             /* [max_rows], positions and what was evicted before them */
     int32_t *first_row;                                  /* [max_sequences + 1] */
     int32_t *block_size;                                 /* [max_sequences] */
     int32_t *block_table;                                /* [max_sequences][max_blocks] */

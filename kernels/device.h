@@ -149,8 +149,10 @@ struct device_pass {
     int rows, sequences, logits_rows;
     int context; /* the longest of the batch, with its new rows */
     int window;  /* the cache's own, beside those of the model's layers; 0: none */
+    int once;    /* 1: it has operations that later passes of this shape have not */
     enum dtype kv_dtype;
     const void *logits; /* where the head writes its logits_rows rows */
+    const void *mass;   /* where attention_mass() of the first layer adds to; NULL: the pass has none */
 };
 
 struct device_ops {

@@ -52,7 +52,8 @@ void cuda_passes_close(struct cuda_device *cuda)
 static bool same_shape(const struct device_pass *a, const struct device_pass *b)
 {
     return a->rows == b->rows && a->sequences == b->sequences && a->logits_rows == b->logits_rows &&
-           a->context == b->context && a->window == b->window && a->kv_dtype == b->kv_dtype && a->logits == b->logits;
+           a->context == b->context && a->window == b->window && a->mass == b->mass && a->kv_dtype == b->kv_dtype &&
+           a->logits == b->logits;
 }
 
 /* The pass of this shape in this workspace, or else the place for it. */
@@ -79,7 +80,7 @@ enum status cuda_pass_begin(struct device *device, const struct device_pass *sha
     struct device_pass bucket = *shape;
     *replayed = 0;
     passes->recording = NULL;
-    if (!device->graphs || shape->rows != shape->sequences)
+    if (!device->graphs || shape->once || shape->rows != shape->sequences)
         return STATUS_OK;
     bucket.context = cuda_context_bucket(shape->context);
     struct pass *pass = find(passes, &bucket, cuda->workspace);
