@@ -1,7 +1,7 @@
 /* kv: how many bytes does the KV cache take, counted from the tensors that it really holds?
 
-   Predicted: 2 * layers * KV heads * head_dim * bytes per token. Measured: a prefill into an exact cache, then the sum
-   over its tensors, and the growth of the ledger. */
+   Predicted: 2 * layers * KV heads * (head_dim * bytes + scale) per token. Measured: a prefill into an exact cache,
+   then the sum over its tensors, and the growth of the ledger. */
 #include "bench/harness/prefilled.h"
 
 #include <inttypes.h>
@@ -9,11 +9,15 @@
 
 static const struct column columns[] = {
     {"prompt_tokens", COLUMN_INT, 0, true, "Tokens of the prompt that was prefilled into an exact cache."},
-    {"n_tensors", COLUMN_INT, 0, false, "Tensors that the cache holds after the prefill: one K and one V per layer."},
+    {"n_tensors", COLUMN_INT, 0, false,
+     "Tensors that the cache holds after the prefill: one K and one V per layer, with --kv-dtype int8 the scales of "
+     "each."},
     {"tensor_shape", COLUMN_TEXT, 0, false,
-     "Shape of each of them: (blocks, KV heads, tokens, head_dim); an exact cache is one block."},
+     "Shape of each K and V: (blocks, KV heads, tokens, head_dim); an exact cache is one block. Scales have all of it "
+     "but head_dim."},
     {"kv_formula_bytes", COLUMN_INT, 0, false,
-     "Source formula: 2 * layers * KV heads * head_dim * bytes per value * prompt_tokens, from the config alone."},
+     "Source formula: 2 * layers * KV heads * (head_dim * bytes per value + 4 for int8's scale) * prompt_tokens, from "
+     "the config alone."},
     {"kv_tensor_bytes", COLUMN_INT, 0, false, "Source tensors: sum of shape * bytes per value over those tensors."},
     {"kv_ledger_bytes", COLUMN_INT, 0, false,
      "Source ledger: growth of the allocator's live bytes tagged kv from before the prefill to after it."},
@@ -29,13 +33,13 @@ static void predict(const struct bench *bench, struct results *results, int64_t 
     results_set_int(results, "kv_formula_bytes", (int64_t)formula_kv_bytes(&bench->config, bench->kv_dtype, tokens));
 }
 
-/* The shape that all tensors share, or "mixed". */
+/* The shape that all K and V share, or "mixed". */
 static const char *common_shape(const struct kv_cache *cache, char *text, size_t size)
 {
     struct kv_tensor first = kv_tensor_at(cache, 0);
     for (size_t i = 1; i < kv_tensor_count(cache); i++) {
         struct kv_tensor other = kv_tensor_at(cache, i);
-        for (int d = 0; d < 4; d++)
+        for (int d = 0; d < 4 && !other.is_scale; d++)
             if (other.shape[d] != first.shape[d])
                 return "mixed";
     }

@@ -2,7 +2,8 @@
 
 static uint64_t kv_bytes_per_token(const struct config *config, int64_t heads, enum dtype dtype)
 {
-    return 2 * (uint64_t)config->num_hidden_layers * (uint64_t)heads * (uint64_t)config->head_dim * dtype_size(dtype);
+    uint64_t row = (uint64_t)config->head_dim * dtype_size(dtype) + dtype_scale_size(dtype);
+    return 2 * (uint64_t)config->num_hidden_layers * (uint64_t)heads * row;
 }
 
 uint64_t formula_kv_bytes_per_token(const struct config *config, enum dtype dtype)

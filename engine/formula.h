@@ -8,8 +8,8 @@
 
 #define FORMULA_MAX_TOKENS ((int64_t)1 << 31)
 
-/* 2 * layers * KV heads * head_dim * bytes                      (K and V of every layer; Ainslie et al. 2023 for KV
- * heads) */
+/* 2 * layers * KV heads * (head_dim * bytes + scale)            (K and V of every layer; Ainslie et al. 2023 for KV
+   heads; scale: 4 bytes for int8, else 0) */
 uint64_t formula_kv_bytes_per_token(const struct config *config, enum dtype dtype);
 /* The same without sharing: every query head with K and V of its own. */
 uint64_t formula_kv_bytes_per_token_mha(const struct config *config, enum dtype dtype);

@@ -51,7 +51,9 @@ static void describe_cache(const struct model *model, const struct kv_cache *cac
     struct batch_memory *host = &model->buffers->on_host;
     const int32_t *table;
     int blocks = kv_block_table(cache, sequence, &table), max_blocks = model->limits.max_blocks;
+    const bool scales = dtype_scale_size(kv_get_options(cache)->dtype) > 0;
     assert(blocks <= max_blocks);
+    assert(!scales || host->key_scales != NULL); /* the model was made for this type of cache */
     int32_t *row = host->block_table + (size_t)s * (size_t)max_blocks;
     for (int b = 0; b < max_blocks; b++)
         row[b] = b < blocks ? table[b] : -1;
@@ -60,6 +62,10 @@ static void describe_cache(const struct model *model, const struct kv_cache *cac
         size_t at = (size_t)layer * (size_t)model->limits.max_sequences + (size_t)s;
         host->keys[at] = kv_layer_keys(cache, sequence, layer);
         host->values[at] = kv_layer_values(cache, sequence, layer);
+        if (scales) {
+            host->key_scales[at] = kv_layer_key_scales(cache, sequence, layer);
+            host->value_scales[at] = kv_layer_value_scales(cache, sequence, layer);
+        }
     }
 }
 
@@ -157,8 +163,13 @@ static struct device_kv layer_kv(const struct model *model, int layer, const str
 {
     size_t pointers = (size_t)layer * (size_t)model->limits.max_sequences;
     const struct batch_memory *there = &model->buffers->on_device;
-    return (struct device_kv){
+    struct device_kv kv = {
         .dtype = kv_get_options(cache)->dtype, .k = there->keys + pointers, .v = there->values + pointers};
+    if (dtype_scale_size(kv.dtype) > 0) {
+        kv.k_scale = (float *const *)(there->key_scales + pointers);
+        kv.v_scale = (float *const *)(there->value_scales + pointers);
+    }
+    return kv;
 }
 
 /* What a cache that evicts wants of a layer's attention: sinks as they are before rotation, and the weights by which it

@@ -15,13 +15,19 @@ const char *kv_policy_name(enum kv_policy policy)
 
 /* ---- tensors ---- */
 
+static uint64_t tensor_bytes(const struct kv_cache *cache, int side, int64_t positions)
+{
+    return (uint64_t)positions * (uint64_t)cache->config->num_key_value_heads * cache->row_bytes[side];
+}
+
 /* One tensor of `positions` positions. */
 static enum status tensor_alloc(struct kv_cache *cache, int layer, int side, int64_t positions, void **memory,
                                 struct error *error)
 {
+    static const char *const names[SIDES] = {"K", "V", "scales of K", "scales of V"};
     char what[64];
-    snprintf(what, sizeof what, "%s of layer %d", side == KEYS ? "K" : "V", layer);
-    return ledger_alloc(cache->ledger, LEDGER_KV, (uint64_t)positions * cache->position_bytes, what, memory, error);
+    snprintf(what, sizeof what, "%s of layer %d", names[side], layer);
+    return ledger_alloc(cache->ledger, LEDGER_KV, tensor_bytes(cache, side, positions), what, memory, error);
 }
 
 static void tensors_release(struct kv_cache *cache, void **tensors[SIDES])
@@ -33,11 +39,11 @@ static void tensors_release(struct kv_cache *cache, void **tensors[SIDES])
         }
 }
 
-/* K and V of every layer, `positions` each; all or none. */
+/* K and V of every layer, with their scales, `positions` each; all or none. */
 static enum status tensors_alloc(struct kv_cache *cache, void **tensors[SIDES], int64_t positions, struct error *error)
 {
     for (int layer = 0; layer < cache->layers; layer++)
-        for (int side = 0; side < SIDES; side++)
+        for (int side = 0; side < cache->sides; side++)
             if (tensor_alloc(cache, layer, side, positions, &tensors[side][layer], error) != STATUS_OK) {
                 tensors_release(cache, tensors);
                 return error->status;
@@ -50,13 +56,14 @@ struct view {
     char *base;
     const int32_t *table;
     int block_size;
+    uint64_t row_bytes;
 };
 
 static char *view_at(const struct kv_cache *cache, const struct view *view, int head, int position)
 {
     int64_t block = view->table[position / view->block_size], slot = position % view->block_size;
     int64_t row = (block * cache->config->num_key_value_heads + head) * view->block_size + slot;
-    return view->base + row * cache->config->head_dim * (int64_t)dtype_size(cache->options.dtype);
+    return view->base + (uint64_t)row * view->row_bytes;
 }
 
 /* Copies positions [0, tokens), in runs that stay inside one block on both sides. */
@@ -64,7 +71,6 @@ static enum status copy_positions(struct kv_cache *cache, const struct view *to,
                                   struct error *error)
 {
     struct device *device = ledger_device(cache->ledger);
-    uint64_t head_bytes = (uint64_t)cache->config->head_dim * dtype_size(cache->options.dtype);
     for (int position = 0, run; position < tokens; position += run) {
         int left_to = to->block_size - position % to->block_size;
         int left_from = from->block_size - position % from->block_size;
@@ -72,7 +78,7 @@ static enum status copy_positions(struct kv_cache *cache, const struct view *to,
         run = run < tokens - position ? run : tokens - position;
         for (int head = 0; head < cache->config->num_key_value_heads; head++)
             if (device->ops->copy(device, view_at(cache, to, head, position), view_at(cache, from, head, position),
-                                  (size_t)run * head_bytes, error) != STATUS_OK)
+                                  (size_t)run * to->row_bytes, error) != STATUS_OK)
                 return error->status;
     }
     return STATUS_OK;
@@ -82,9 +88,10 @@ enum status kv_copy_block(struct kv_cache *cache, int from, int to, int tokens, 
 {
     const int32_t from_table[] = {from}, to_table[] = {to};
     for (int layer = 0; layer < cache->layers; layer++)
-        for (int side = 0; side < SIDES; side++) {
-            struct view source = {cache->pool[side][layer], from_table, cache->options.block_size};
-            struct view target = {cache->pool[side][layer], to_table, cache->options.block_size};
+        for (int side = 0; side < cache->sides; side++) {
+            const uint64_t row_bytes = cache->row_bytes[side];
+            struct view source = {cache->pool[side][layer], from_table, cache->options.block_size, row_bytes};
+            struct view target = {cache->pool[side][layer], to_table, cache->options.block_size, row_bytes};
             if (copy_positions(cache, &target, &source, tokens, error) != STATUS_OK)
                 return error->status;
         }
@@ -100,12 +107,12 @@ static void sequence_free(struct sequence *sequence)
     free(sequence->table);
 }
 
-static bool sequence_init(struct sequence *sequence, int layers, int max_blocks)
+static bool sequence_init(struct sequence *sequence, int layers, int sides, int max_blocks)
 {
-    for (int side = 0; side < SIDES; side++)
-        sequence->tensors[side] = calloc((size_t)layers, sizeof(void *));
-    sequence->table = calloc((size_t)max_blocks, sizeof(int32_t));
-    return sequence->tensors[KEYS] != NULL && sequence->tensors[VALUES] != NULL && sequence->table != NULL;
+    for (int side = 0; side < sides; side++)
+        if ((sequence->tensors[side] = calloc((size_t)layers, sizeof(void *))) == NULL)
+            return false;
+    return (sequence->table = calloc((size_t)max_blocks, sizeof(int32_t))) != NULL;
 }
 
 static bool host_memory_init(struct kv_cache *cache)
@@ -115,9 +122,9 @@ static bool host_memory_init(struct kv_cache *cache)
     if (cache->sequences == NULL)
         return false;
     for (int s = 0; s < options->max_sequences; s++)
-        if (!sequence_init(&cache->sequences[s], cache->layers, cache->max_blocks))
+        if (!sequence_init(&cache->sequences[s], cache->layers, cache->sides, cache->max_blocks))
             return false;
-    for (int side = 0; options->policy == KV_PAGED && side < SIDES; side++)
+    for (int side = 0; options->policy == KV_PAGED && side < cache->sides; side++)
         if ((cache->pool[side] = calloc((size_t)cache->layers, sizeof(void *))) == NULL)
             return false;
     return true;
@@ -157,7 +164,9 @@ enum status kv_open(struct kv_cache **out, struct ledger *ledger, const struct c
     cache->config = config;
     cache->options = *options;
     cache->layers = (int)config->num_hidden_layers;
-    cache->position_bytes = (uint64_t)(config->num_key_value_heads * config->head_dim) * dtype_size(options->dtype);
+    cache->sides = dtype_scale_size(options->dtype) > 0 ? SIDES : VALUES + 1;
+    cache->row_bytes[KEYS] = cache->row_bytes[VALUES] = (uint64_t)config->head_dim * dtype_size(options->dtype);
+    cache->row_bytes[KEY_SCALES] = cache->row_bytes[VALUE_SCALES] = dtype_scale_size(options->dtype);
     cache->max_blocks = 1;
     if (options->policy == KV_PAGED)
         cache->max_blocks = (options->max_tokens + options->block_size - 1) / options->block_size;
@@ -245,8 +254,8 @@ static enum status exact_resize_tensor(struct kv_cache *cache, struct sequence *
     void **tensor = &sequence->tensors[side][layer], *resized = NULL;
     if (tensor_alloc(cache, layer, side, tokens, &resized, error) != STATUS_OK)
         return error->status;
-    struct view from = {*tensor, one_block, sequence->block_size};
-    struct view to = {resized, one_block, tokens};
+    struct view from = {*tensor, one_block, sequence->block_size, cache->row_bytes[side]};
+    struct view to = {resized, one_block, tokens, cache->row_bytes[side]};
     if (copy_positions(cache, &to, &from, kept, error) != STATUS_OK) {
         ledger_release(cache->ledger, resized);
         return error->status;
@@ -256,16 +265,23 @@ static enum status exact_resize_tensor(struct kv_cache *cache, struct sequence *
     return STATUS_OK;
 }
 
+/* Of all tensors of an exact sequence. */
+static uint64_t sequence_bytes(const struct kv_cache *cache, int tokens)
+{
+    uint64_t bytes = 0;
+    for (int side = 0; side < cache->sides; side++)
+        bytes += tensor_bytes(cache, side, tokens);
+    return bytes * (uint64_t)cache->layers;
+}
+
 /* Reallocates an exact sequence to exactly `tokens` > 0 positions, tensor by tensor, so that only one of them exists
    twice at a time. What fits the budget is checked before anything changes; if the device itself refuses midway, the
    sequence is emptied. */
 static enum status exact_resize(struct kv_cache *cache, struct sequence *sequence, int tokens, struct error *error)
 {
-    uint64_t tensor = (uint64_t)tokens * cache->position_bytes;
-    uint64_t all = tensor * SIDES * (uint64_t)cache->layers;
-    uint64_t held = (uint64_t)sequence->capacity * cache->position_bytes * SIDES * (uint64_t)cache->layers;
+    uint64_t all = sequence_bytes(cache, tokens), held = sequence_bytes(cache, sequence->capacity);
     uint64_t grown = ledger_counts(cache->ledger).live_total - held + all;
-    uint64_t twice = sequence->capacity > 0 ? tensor : 0;
+    uint64_t twice = sequence->capacity > 0 ? tensor_bytes(cache, KEYS, tokens) : 0;
     if (tokens > sequence->capacity && grown + twice > ledger_budget(cache->ledger))
         return error_set(error, STATUS_DEVICE,
                          "out of memory: an exact KV cache of %d tokens takes %" PRIu64 " bytes (+ %" PRIu64
@@ -274,7 +290,7 @@ static enum status exact_resize(struct kv_cache *cache, struct sequence *sequenc
 
     int kept = sequence->length < tokens ? sequence->length : tokens;
     for (int layer = 0; layer < cache->layers; layer++)
-        for (int side = 0; side < SIDES; side++)
+        for (int side = 0; side < cache->sides; side++)
             if (exact_resize_tensor(cache, sequence, layer, side, tokens, kept, error) != STATUS_OK) {
                 exact_empty(cache, sequence);
                 return error->status;
@@ -341,6 +357,13 @@ enum status kv_truncate(struct kv_cache *cache, int number, int tokens, struct e
     return STATUS_OK;
 }
 
+static void *layer_tensor(const struct kv_cache *cache, int sequence, int layer, int side)
+{
+    assert(layer >= 0 && layer < cache->layers);
+    const struct sequence *holder = kv_sequence_at(cache, sequence);
+    return cache->options.policy == KV_PAGED ? cache->pool[side][layer] : holder->tensors[side][layer];
+}
+
 enum status kv_copy_sequence(struct kv_cache *cache, int from, int to, struct error *error)
 {
     const struct sequence *source = kv_sequence_at(cache, from);
@@ -348,15 +371,14 @@ enum status kv_copy_sequence(struct kv_cache *cache, int from, int to, struct er
     assert(from != to && target->length == 0 && source->passed == 0 && cache->evict == NULL);
     if (kv_make_room(cache, to, source->length, error) != STATUS_OK)
         return error->status;
-    for (int layer = 0; layer < cache->layers; layer++) {
-        struct view keys_from = {kv_layer_keys(cache, from, layer), source->table, source->block_size};
-        struct view keys_to = {kv_layer_keys(cache, to, layer), target->table, target->block_size};
-        struct view values_from = {kv_layer_values(cache, from, layer), source->table, source->block_size};
-        struct view values_to = {kv_layer_values(cache, to, layer), target->table, target->block_size};
-        if (copy_positions(cache, &keys_to, &keys_from, source->length, error) != STATUS_OK ||
-            copy_positions(cache, &values_to, &values_from, source->length, error) != STATUS_OK)
-            return error->status;
-    }
+    for (int layer = 0; layer < cache->layers; layer++)
+        for (int side = 0; side < cache->sides; side++) {
+            const uint64_t row_bytes = cache->row_bytes[side];
+            struct view seen = {layer_tensor(cache, from, layer, side), source->table, source->block_size, row_bytes};
+            struct view copy = {layer_tensor(cache, to, layer, side), target->table, target->block_size, row_bytes};
+            if (copy_positions(cache, &copy, &seen, source->length, error) != STATUS_OK)
+                return error->status;
+        }
     target->length = source->length;
     return STATUS_OK;
 }
@@ -394,20 +416,23 @@ size_t kv_tensor_count(const struct kv_cache *cache)
     for (int s = 0; cache->options.policy != KV_PAGED && s < cache->options.max_sequences; s++)
         if (cache->sequences[s].open && cache->sequences[s].capacity > 0)
             holders++;
-    return holders * (size_t)cache->layers * SIDES;
+    return holders * (size_t)cache->layers * (size_t)cache->sides;
 }
 
 struct kv_tensor kv_tensor_at(const struct kv_cache *cache, size_t index)
 {
     assert(index < kv_tensor_count(cache));
-    size_t per_holder = (size_t)cache->layers * SIDES, holder = index / per_holder, rest = index % per_holder;
+    size_t sides = (size_t)cache->sides, per_holder = (size_t)cache->layers * sides;
+    size_t holder = index / per_holder, rest = index % per_holder;
+    const bool is_scale = rest % sides >= KEY_SCALES;
     struct kv_tensor tensor = {
-        .layer = (int)(rest / SIDES),
-        .is_value = rest % SIDES == VALUES,
+        .layer = (int)(rest / sides),
+        .is_value = rest % 2 == VALUES,
+        .is_scale = is_scale,
         .sequence = -1,
         .shape = {cache->options.pool_blocks, cache->config->num_key_value_heads, cache->options.block_size,
-                  cache->config->head_dim},
-        .dtype = cache->options.dtype,
+                  is_scale ? 1 : cache->config->head_dim},
+        .dtype = is_scale ? DTYPE_F32 : cache->options.dtype,
     };
     if (cache->options.policy != KV_PAGED) {
         int s = 0;
@@ -443,13 +468,6 @@ int kv_block_table(const struct kv_cache *cache, int sequence, const int32_t **t
     return kv_sequence_at(cache, sequence)->blocks;
 }
 
-static void *layer_tensor(const struct kv_cache *cache, int sequence, int layer, int side)
-{
-    assert(layer >= 0 && layer < cache->layers);
-    const struct sequence *holder = kv_sequence_at(cache, sequence);
-    return cache->options.policy == KV_PAGED ? cache->pool[side][layer] : holder->tensors[side][layer];
-}
-
 void *kv_layer_keys(const struct kv_cache *cache, int sequence, int layer)
 {
     return layer_tensor(cache, sequence, layer, KEYS);
@@ -458,4 +476,14 @@ void *kv_layer_keys(const struct kv_cache *cache, int sequence, int layer)
 void *kv_layer_values(const struct kv_cache *cache, int sequence, int layer)
 {
     return layer_tensor(cache, sequence, layer, VALUES);
+}
+
+float *kv_layer_key_scales(const struct kv_cache *cache, int sequence, int layer)
+{
+    return cache->sides > KEY_SCALES ? layer_tensor(cache, sequence, layer, KEY_SCALES) : NULL;
+}
+
+float *kv_layer_value_scales(const struct kv_cache *cache, int sequence, int layer)
+{
+    return cache->sides > VALUE_SCALES ? layer_tensor(cache, sequence, layer, VALUE_SCALES) : NULL;
 }

@@ -5,7 +5,8 @@
      paged     blocks of block_size tokens from one pool of pool_blocks, shared by all sequences (Kwon et al. 2023);
                two sequences may hold the same block: forks, and prompts that begin alike
    A K or V tensor has shape [blocks][kv_heads][block_size][head_dim]: for one exact sequence (1, kv_heads, T,
-   head_dim). Exact and reserved caches hold one such pair of tensors per layer and sequence, a paged cache one per
+   head_dim). Where the type has scales (int8), each is accompanied by a tensor of f32 scales [blocks][kv_heads]
+   [block_size]. Exact and reserved caches hold one such pair of tensors per layer and sequence, a paged cache one per
    layer. */
 #ifndef KVLAB_ENGINE_KV_CACHE_H
 #define KVLAB_ENGINE_KV_CACHE_H
@@ -38,6 +39,7 @@ int kv_window_blocks(int window, int block_size, int rows);
 struct kv_tensor {
     int layer;
     bool is_value;    /* false: K, true: V */
+    bool is_scale;    /* the scales of it; head_dim is then 1 */
     int sequence;     /* -1 for a paged pool, which all sequences share */
     int64_t shape[4]; /* blocks, kv_heads, block_size, head_dim */
     enum dtype dtype;
@@ -112,6 +114,8 @@ int kv_block_size(const struct kv_cache *cache, int sequence);
 int kv_block_table(const struct kv_cache *cache, int sequence, const int32_t **table);
 void *kv_layer_keys(const struct kv_cache *cache, int sequence, int layer); /* device memory */
 void *kv_layer_values(const struct kv_cache *cache, int sequence, int layer);
+float *kv_layer_key_scales(const struct kv_cache *cache, int sequence, int layer); /* NULL: the type has none */
+float *kv_layer_value_scales(const struct kv_cache *cache, int sequence, int layer);
 
 /* ---- caches that evict; the forward pass is around these (engine/kv_evict.h) */
 struct kv_evict *kv_get_evict(const struct kv_cache *cache); /* NULL: this one does not */

@@ -8,7 +8,7 @@
 #include "engine/kv_evict.h"
 #include "engine/prefix_cache.h"
 
-enum { KEYS, VALUES, SIDES };
+enum { KEYS, VALUES, KEY_SCALES, VALUE_SCALES, SIDES }; /* scales: only where the type has them */
 
 struct sequence {
     bool open;
@@ -27,7 +27,8 @@ struct kv_cache {
     const struct config *config;
     struct kv_options options;
     int layers, max_blocks;
-    uint64_t position_bytes; /* of one position in one tensor: kv_heads * head_dim * bytes */
+    int sides;                 /* the first 2 of them, or all 4 */
+    uint64_t row_bytes[SIDES]; /* of one KV head and position: head_dim * bytes, or a scale */
     struct sequence *sequences;
     void **pool[SIDES];         /* paged: [layers] */
     struct block_pool blocks;   /* paged: who holds them */

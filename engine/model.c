@@ -4,22 +4,27 @@
 #include <assert.h>
 #include <stdlib.h>
 
-static size_t batch_bytes(const struct config *config, const struct model_limits *limits)
+static size_t batch_bytes(const struct config *config, const struct model_limits *limits, enum dtype kv_dtype)
 {
-    size_t pointers = 2 * (size_t)config->num_hidden_layers * (size_t)limits->max_sequences;
+    size_t tensors = dtype_scale_size(kv_dtype) > 0 ? 4 : 2;
+    size_t pointers = tensors * (size_t)config->num_hidden_layers * (size_t)limits->max_sequences;
     size_t integers = 5 * (size_t)limits->max_rows + 2 * (size_t)limits->max_sequences + 1 +
                       (size_t)limits->max_sequences * (size_t)limits->max_blocks;
     return pointers * sizeof(void *) + integers * sizeof(int32_t);
 }
 
-static struct batch_memory batch_layout(void *base, const struct config *config, const struct model_limits *limits)
+static struct batch_memory batch_layout(void *base, const struct config *config, const struct model_limits *limits,
+                                        enum dtype kv_dtype)
 {
     size_t pointers = (size_t)config->num_hidden_layers * (size_t)limits->max_sequences;
     size_t rows = (size_t)limits->max_rows, sequences = (size_t)limits->max_sequences;
+    const bool scales = dtype_scale_size(kv_dtype) > 0;
     struct batch_memory memory;
     memory.keys = base;
     memory.values = memory.keys + pointers;
-    memory.tokens = (int32_t *)(memory.values + pointers);
+    memory.key_scales = scales ? memory.values + pointers : NULL;
+    memory.value_scales = scales ? memory.key_scales + pointers : NULL;
+    memory.tokens = (int32_t *)((scales ? memory.value_scales : memory.values) + pointers);
     memory.positions = memory.tokens + rows;
     memory.row_sequence = memory.positions + rows;
     memory.gather = memory.row_sequence + rows;
@@ -60,7 +65,7 @@ static void buffer_bytes(uint64_t bytes[BUFFERS], const struct config *config, s
     bytes[ATTENDED] = rows * q_width * working;
     bytes[GATE] = bytes[UP] = rows * intermediate * f32;
     bytes[GATED] = rows * intermediate * working;
-    bytes[BATCH] = batch_bytes(config, limits);
+    bytes[BATCH] = batch_bytes(config, limits, kv_dtype);
     bytes[CHOSEN] = rows * sizeof(int32_t);
     bytes[SCRATCH] = device->ops->workspace_bytes(device, &shape);
 }
@@ -120,8 +125,8 @@ static enum status buffers_init(struct model *model, enum dtype kv_dtype, struct
         free(frequency);
         return error_set(error, STATUS_DEVICE, "forward pass: out of host memory");
     }
-    buffers->on_host = batch_layout(buffers->host_batch, config, &model->limits);
-    buffers->on_device = batch_layout(buffers->device[BATCH], config, &model->limits);
+    buffers->on_host = batch_layout(buffers->host_batch, config, &model->limits, kv_dtype);
+    buffers->on_device = batch_layout(buffers->device[BATCH], config, &model->limits, kv_dtype);
     config_inverse_frequency(config, frequency);
     device->ops->upload(device, buffers->device[INVERSE_FREQUENCY], frequency, bytes[INVERSE_FREQUENCY], error);
     free(frequency);

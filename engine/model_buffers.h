@@ -8,6 +8,7 @@
    can be replayed) and sent in one upload. Pointers first, for their alignment. */
 struct batch_memory {
     void **keys, **values;                               /* [layers][max_sequences] */
+    void **key_scales, **value_scales;                   /* likewise; NULL where the cache's type has none */
     int32_t *tokens, *positions, *row_sequence, *gather; /* [max_rows] */
     int32_t *rope_positions;                             /* [max_rows], positions and what was evicted before them */
     int32_t *first_row;                                  /* [max_sequences + 1] */

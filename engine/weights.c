@@ -60,6 +60,9 @@ enum status weight_list_init(struct weight_list *list, struct weights *weights, 
     enum { PER_LAYER = 16, OUTSIDE_LAYERS = 3 };
     size_t layers = (size_t)config->num_hidden_layers;
     *list = (struct weight_list){0};
+    if (weights->dtype > DTYPE_BF16)
+        return error_set(error, STATUS_INPUT, "weights: %s is a type of KV caches only; weights are f32, f16 or bf16",
+                         dtype_name(weights->dtype));
     list->tensors = calloc(layers * PER_LAYER + OUTSIDE_LAYERS, sizeof *list->tensors);
     weights->layers = calloc(layers, sizeof *weights->layers);
     weights->storage = calloc(1, sizeof *weights->storage);

@@ -106,6 +106,10 @@ static void kv_bytes_per_token_by_hand(void **state)
         assert_int_equal(formula_kv_bytes_per_token_mha(&config, DTYPE_BF16), rows[i].kib_mha * 1024);
     }
     struct config config = published("qwen2.5-1.5b");
+    assert_int_equal(formula_kv_bytes_per_token(&config, DTYPE_FP8_E4M3), 14336); /* 2 * 28 * 2 * 128 */
+    assert_int_equal(formula_kv_bytes_per_token(&config, DTYPE_INT8), 14784);     /* 2 * 28 * 2 * (128 + 4) */
+    assert_int_equal(formula_kv_bytes_per_token_mha(&config, DTYPE_INT8), 88704); /* 12 heads */
+    assert_int_equal(formula_kv_bytes(&config, DTYPE_INT8, 1000), 14784000);
     assert_int_equal(formula_kv_bytes(&config, DTYPE_BF16, 512), 14680064);
     assert_int_equal(formula_kv_bytes(&config, DTYPE_BF16, 2048), 58720256);
     assert_int_equal(formula_kv_bytes(&config, DTYPE_BF16, 8192), 234881024);

@@ -57,7 +57,9 @@ static void kv_follows_the_type_of_the_cache(void **state)
         int64_t per_token;
     } cases[] = {{"kv --contexts 100 --dtype bf16", 128},
                  {"kv --contexts 100 --dtype bf16 --kv-dtype f32", 256},
-                 {"kv --contexts 100 --dtype f32 --kv-dtype f16", 128}};
+                 {"kv --contexts 100 --dtype f32 --kv-dtype f16", 128},
+                 {"kv --contexts 100 --dtype f32 --kv-dtype fp8", 64},
+                 {"kv --contexts 100 --dtype bf16 --kv-dtype int8", 96}}; /* 2 * 2 layers * 2 heads * (8 + 4) */
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         place_run(cases[i].line, 0);
         struct csv_table table = place_csv("kv");

@@ -176,6 +176,10 @@ static void every_option(void **state)
     assert_int_equal(options.format, FORMAT_JSON);
     assert_string_equal(options.explain, "c");
     options_free(&options);
+    assert_int_equal(PARSE(&options, &error, "--kv-dtype", "fp8"), STATUS_OK);
+    assert_int_equal(options.kv_dtype, DTYPE_FP8_E4M3);
+    assert_int_equal(PARSE(&options, &error, "--kv-dtype", "int8"), STATUS_OK);
+    assert_int_equal(options.kv_dtype, DTYPE_INT8);
 }
 
 static void the_last_of_repeated_options_counts(void **state)
@@ -202,7 +206,7 @@ static void bad_options(void **state)
         {"--seed", "-1"},          {"--seed", "x"},       {"--seed", "18446744073709551616"},
         {"--budget", "12 apples"}, {"--batch", "0"},      {"--batch", "999999"},
         {"--contexts", "0"},       {"--contexts", "-5"},  {"--contexts", "abc"},
-        {"--new-tokens", "0"},     {"--kv-dtype", "F32"},
+        {"--new-tokens", "0"},     {"--kv-dtype", "F32"}, {"--dtype", "fp8"},
     };
     for (size_t i = 0; i < COUNT(bad); i++) {
         struct options options;

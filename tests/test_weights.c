@@ -187,6 +187,22 @@ static void the_seed_makes_the_weights(void **state)
     device->ops->close(device);
 }
 
+static void types_of_caches_are_refused(void **state)
+{
+    (void)state;
+    struct device *device = test_device_open(1);
+    struct ledger *ledger = open_ledger(device, 0);
+    struct error error;
+    struct weights weights;
+    assert_int_equal(weights_synthetic(&weights, ledger, &SMALL, DTYPE_INT8, 1, &error), STATUS_INPUT);
+    assert_non_null(strstr(error.message, "int8 is a type of KV caches only"));
+    assert_int_equal(weights_unfilled(&weights, ledger, &SMALL, DTYPE_FP8_E4M3, &error), STATUS_INPUT);
+    assert_int_equal(weights_load(&weights, ledger, &SMALL, DTYPE_FP8_E4M3, "nowhere", &error), STATUS_INPUT);
+    assert_non_null(strstr(error.message, "fp8 is a type of KV caches only"));
+    ledger_close(ledger);
+    device->ops->close(device);
+}
+
 static void a_budget_too_small_leaves_nothing_behind(void **state)
 {
     (void)state;
@@ -469,6 +485,7 @@ int main(void)
         cmocka_unit_test(synthetic_weights_are_scaled_noise),
         cmocka_unit_test(bytes_are_the_formulas),
         cmocka_unit_test(the_seed_makes_the_weights),
+        cmocka_unit_test(types_of_caches_are_refused),
         cmocka_unit_test(a_budget_too_small_leaves_nothing_behind),
         cmocka_unit_test(tensors_have_published_names),
         cmocka_unit_test(files_load_in_place_or_converted),

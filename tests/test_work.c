@@ -36,6 +36,8 @@ static void decode(void **state)
     assert_int_equal(work_flops(&config, &one), 36864 + 4096 + 2560);
     assert_int_equal(work_kv_read_bytes(&config, DTYPE_F32, &one), 10 * 2 * 128);
     assert_int_equal(work_kv_written_bytes(&config, DTYPE_F32, &one), 2 * 128);
+    assert_int_equal(work_kv_read_bytes(&config, DTYPE_INT8, &one), 10 * 2 * 48); /* 2 * 2 heads * (8 + 4) a layer */
+    assert_int_equal(work_kv_written_bytes(&config, DTYPE_FP8_E4M3, &one), 2 * 32);
     assert_int_equal(work_bytes(&config, DTYPE_F32, DTYPE_F32, &one), 83072 + 2560 + 256);
 
     struct pass_shape three = {.sequences = 3, .start = 9, .count = 1, .logits = 1}; /* weights are read once for all */

@@ -12,6 +12,7 @@
 enum { MAX_ROWS = 64, FIRST_FOUND = 256 /* what getopt_long() returns for the first row, past every character */ };
 
 const char *const dtype_choices[] = {"f32", "f16", "bf16", NULL};
+const char *const kv_dtype_choices[] = {"f32", "f16", "bf16", "fp8", "int8", NULL};
 
 static enum status set_choice(const struct option_row *row, int *field, const char *text, struct error *error)
 {

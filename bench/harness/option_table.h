@@ -48,6 +48,6 @@ void option_table_help(const struct option_row *rows); /* on stdout */
 enum status int_parse(int64_t *value, const char *text, const char *option, int64_t minimum, int64_t maximum,
                       struct error *error);
 
-extern const char *const dtype_choices[]; /* in the order of enum dtype */
+extern const char *const dtype_choices[], *const kv_dtype_choices[]; /* in the order of enum dtype */
 
 #endif

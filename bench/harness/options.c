@@ -17,8 +17,8 @@ static const struct option_row rows[] = {
     {"device", "NAME", OPTION_TEXT, FIELD(device), .help = "cpu, cuda, cuda:N, or auto (the default)"},
     {"dtype", "TYPE", OPTION_CHOICE, FIELD(dtype), GIVEN(has_dtype), .choices = dtype_choices,
      .help = "type of the weights: f32, f16 or bf16; as published unless given"},
-    {"kv-dtype", "TYPE", OPTION_CHOICE, FIELD(kv_dtype), GIVEN(has_kv_dtype), .choices = dtype_choices,
-     .help = "type of the KV cache; as --dtype unless given"},
+    {"kv-dtype", "TYPE", OPTION_CHOICE, FIELD(kv_dtype), GIVEN(has_kv_dtype), .choices = kv_dtype_choices,
+     .help = "type of the KV cache: f32, f16, bf16, fp8 or int8; as --dtype unless given"},
     /* Past what 32 bits hold, bench_main() says how much memory it would take. */
     {"contexts", "LIST", OPTION_LIST, FIELD(contexts), .use = USES_CONTEXTS, .minimum = 1, .maximum = INT64_MAX,
      .help = "tokens: 512,1024 or ranges, 512-8192*2 (factor 2), 128-1024+128 (step 128)"},

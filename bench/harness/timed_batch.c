@@ -104,21 +104,32 @@ enum status timed_batch_prefill(struct timed_batch *batch, int count, struct err
     return STATUS_OK;
 }
 
+/* Values in [-1, 1): of int8 any codes, under scales of 1 / 127. */
+static enum status fill_tensor(struct timed_batch *batch, void *tensor, float *scales, uint64_t seed,
+                               struct error *error)
+{
+    struct device *device = batch->bench->device;
+    const struct config *config = batch->model->config;
+    size_t rows = (size_t)batch->room * (size_t)config->num_key_value_heads, values = rows * (size_t)config->head_dim;
+    if (scales != NULL && device->ops->fill_value(device, scales, DTYPE_F32, rows, 1.0f / 127.0f, error) != STATUS_OK)
+        return error->status;
+    return device->ops->fill_random(device, tensor, batch->bench->kv_dtype, values, seed,
+                                    scales != NULL ? 127.0f : 1.0f, error);
+}
+
 enum status timed_batch_fill_random(struct timed_batch *batch, int count, struct error *error)
 {
     struct device *device = batch->bench->device;
     const struct config *config = batch->model->config;
-    size_t values = (size_t)batch->room * (size_t)config->num_key_value_heads * (size_t)config->head_dim;
     uint64_t seed = batch->bench->options.seed;
     for (int s = 0; s < batch->sequences; s++) {
-        for (int layer = 0; layer < config->num_hidden_layers; layer++) {
-            void *sides[] = {kv_layer_keys(batch->cache, batch->numbers[s], layer),
-                             kv_layer_values(batch->cache, batch->numbers[s], layer)};
-            for (int side = 0; side < 2; side++)
-                if (device->ops->fill_random(device, sides[side], batch->bench->kv_dtype, values, seed++, 1.0f,
-                                             error) != STATUS_OK)
-                    return error->status;
-        }
+        int number = batch->numbers[s];
+        for (int layer = 0; layer < config->num_hidden_layers; layer++)
+            if (fill_tensor(batch, kv_layer_keys(batch->cache, number, layer),
+                            kv_layer_key_scales(batch->cache, number, layer), seed++, error) != STATUS_OK ||
+                fill_tensor(batch, kv_layer_values(batch->cache, number, layer),
+                            kv_layer_value_scales(batch->cache, number, layer), seed++, error) != STATUS_OK)
+                return error->status;
         kv_advance(batch->cache, batch->numbers[s], count);
     }
     return device->ops->synchronize(device, error);
