@@ -20,6 +20,7 @@
     EXPERIMENT(profile) \
     EXPERIMENT(paged) \
     EXPERIMENT(speculative) \
+    EXPERIMENT(kvquant) \
 
 #define DECLARED(name) extern const struct experiment name##_experiment;
 #define LISTED(name) &name##_experiment,
