@@ -403,7 +403,7 @@ static enum status measure(struct group *group, struct ceilings *ceilings, struc
 static enum status measure_group(struct bench *bench, struct results *results, int64_t context, int64_t batch,
                                  struct error *error)
 {
-    struct ceilings ceilings;
+    struct ceilings ceilings = {0};
     struct group group = {.bench = bench, .context = (int)context, .batch = (int)batch, .n = bench_reps(bench, 7, 2)};
     bool missing = false;
     for (int i = 0; i < (replays(bench) ? SERIES : DECODE_ON); i++) {

@@ -65,7 +65,8 @@ enum status profile_sum(struct profile_pass *pass, const struct profile_call *ca
         operation->ms += calls[i].end_ms - calls[i].start_ms;
         extend(pass, &line, calls[i].start_ms, calls[i].end_ms);
     }
-    for (size_t i = 0; i < launch_count; i++) { /* from the first start on, so that differences stay exact */
+    for (size_t i = 0; launches != NULL && i < launch_count;
+         i++) { /* from the first start on, so that differences stay exact */
         const struct device_launch *launch = &launches[i];
         bool known = launch->operation >= 0 && (size_t)launch->operation < count;
         struct profile_operation *operation =
