@@ -68,6 +68,7 @@ int block_pool_take(struct block_pool *pool)
     dequeue(pool, block);
     pool->findable[block] = false;
     pool->references[block] = 1;
+    pool->taken++;
     return block;
 }
 

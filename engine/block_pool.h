@@ -15,6 +15,7 @@ struct block_pool {
     int blocks;
     int unreferenced; /* blocks in the queue: those that can be taken */
     int cached;       /* of these, the ones with content that can be found again */
+    int64_t taken;    /* calls of block_pool_take() so far that gave a block */
     int32_t *references;
     bool *findable;
     int32_t *next, *previous; /* the queue, a ring through the entry [blocks] */

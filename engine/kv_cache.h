@@ -102,6 +102,8 @@ void kv_publish(struct kv_cache *cache, int sequence, const int32_t *tokens);
 const struct kv_options *kv_get_options(const struct kv_cache *cache);
 int kv_blocks_free(const struct kv_cache *cache);   /* paged: blocks that no sequence holds; else 0 */
 int kv_blocks_cached(const struct kv_cache *cache); /* of these, the ones that can be found, and are evicted last */
+int64_t
+kv_blocks_taken(const struct kv_cache *cache); /* paged: so far, from those that nobody held; sharing takes none */
 
 /* The `tensors` source: walks the tensors that exist now. */
 size_t kv_tensor_count(const struct kv_cache *cache);

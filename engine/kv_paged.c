@@ -28,6 +28,11 @@ int kv_blocks_cached(const struct kv_cache *cache)
     return cache->blocks.cached;
 }
 
+int64_t kv_blocks_taken(const struct kv_cache *cache)
+{
+    return cache->blocks.taken;
+}
+
 /* ---- room ---- */
 
 static int blocks_of(const struct kv_cache *cache, int tokens)

@@ -276,7 +276,7 @@ static void record_slots(struct scheduler *scheduler, struct step_record *step)
 {
     memset(scheduler->records, 0, (size_t)scheduler->options.slots * sizeof *scheduler->records);
     step->slots = scheduler->records;
-    step->idle_cells = scheduler->options.slots;
+    step->cells = step->idle_cells = scheduler->options.slots;
     step->slots_in_use = scheduler->running_count;
     for (int i = 0; i < scheduler->running_count; i++) {
         const struct running *running = &scheduler->running[i];

@@ -55,8 +55,9 @@ struct slot_record {
 struct step_record {
     double start_ms, end_ms;
     int rows;                        /* 0: there was nothing left to do */
-    int slots_in_use;                /* slots with a request */
-    int idle_cells;                  /* slots of which no token went through the model */
+    int cells;                       /* slots, each of which could have computed */
+    int slots_in_use;                /* those with a request */
+    int idle_cells;                  /* those of which no token went through the model */
     int admitted, preempted;         /* requests */
     int finished;                    /* requests */
     int kv_blocks;                   /* paged: blocks that requests held during the pass */

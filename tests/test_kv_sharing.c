@@ -181,6 +181,7 @@ static void full_blocks_are_found_and_the_last_token_is_left(void **state)
     /* first: 3 blocks; same: 1 more; shorter: computed its second block, which `first` had published: merged; other: 2
      */
     assert_int_equal(kv_blocks_free(cache), 12 - 3 - 1 - 2);
+    assert_int_equal(kv_blocks_taken(cache), 3 + 1 + 1 + 2);
     check_contents(cache, &first);
     kv_close(cache);
 }

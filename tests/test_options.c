@@ -283,6 +283,7 @@ static void options_of_one_experiment(void **state)
     options_free(&options);
     option_set_free(&own);
     assert_null(values.windows.values);
+    assert_true(!values.timeline && values.slots == 0 && values.speed == 0 && values.draft == NULL);
 
     char *outside[] = {"--slots", "10"};
     assert_int_equal(options_parse(&options, &own, 2, outside, &error), STATUS_INPUT);

@@ -183,11 +183,26 @@ enum status option_table_parse(const struct option_row *rows, void *target, int 
     return option_sets_parse(&(struct option_set){rows, target}, 1, argc, argv, error);
 }
 
+static size_t field_size(enum option_kind kind)
+{
+    static const size_t sizes[] = {
+        [OPTION_FLAG] = sizeof(bool),      [OPTION_TEXT] = sizeof(char *), [OPTION_INT] = sizeof(int),
+        [OPTION_SEED] = sizeof(uint64_t),  [OPTION_REAL] = sizeof(float),  [OPTION_LIST] = sizeof(struct int_list),
+        [OPTION_BYTES] = sizeof(uint64_t), [OPTION_CHOICE] = sizeof(int),
+    };
+    return sizes[kind];
+}
+
 void option_set_free(const struct option_set *set)
 {
-    for (const struct option_row *row = set->rows; row && row->name; row++)
+    for (const struct option_row *row = set->rows; row && row->name; row++) {
+        char *field = (char *)set->target + row->offset;
         if (row->kind == OPTION_LIST)
-            int_list_free((struct int_list *)(void *)((char *)set->target + row->offset));
+            int_list_free((struct int_list *)(void *)field);
+        memset(field, 0, field_size(row->kind));
+        if (row->has_given)
+            *(bool *)(void *)((char *)set->target + row->given_offset) = false;
+    }
 }
 
 static void field_text(const struct option_row *row, const char *target, char *text, size_t size)

@@ -38,7 +38,7 @@ struct option_set {
    counts. Status 2 names the option and the value. */
 enum status option_sets_parse(const struct option_set *sets, size_t count, int argc, char **argv, struct error *error);
 enum status option_table_parse(const struct option_row *rows, void *target, int argc, char **argv, struct error *error);
-/* Frees and empties the lists among the fields. */
+/* Frees the lists among the fields, and sets all of them back to zero: for the next run. */
 void option_set_free(const struct option_set *set);
 /* The fields as text, "slots=8 timeline=true", lists left out: two runs with the same text have the same settings. */
 void option_set_text(const struct option_set *set, char *text, size_t size);

@@ -212,6 +212,11 @@ bool results_has(const struct results *results, const struct key *keys, size_t c
 
 /* ---- closing ---------------------------------------------------------------------------------------------------- */
 
+void results_file_only(struct results *results)
+{
+    results->printed = true;
+}
+
 /* A file that is in place stays open until output_free(): whether it still is there is asked once more at the end. */
 enum status results_close(struct results *results, bool complete, struct error *error)
 {

@@ -37,6 +37,8 @@ struct table {
    are kept, each checked cell by cell. Status 2 if the folder cannot be written, or an existing file does not match on
    --resume. */
 enum status results_open(struct results **results, struct bench *bench, const struct table *table, struct error *error);
+/* The rows are for a plot: they go to the file, and to stdout only as JSON. */
+void results_file_only(struct results *results);
 /* No more rows: brings the meta file up to date. Takes NULL. stdout gets the table, as --format says, once the files of
    all tables are written. `complete` false: the run was interrupted. Tables that a driver leaves open, because
    something failed, are closed as incomplete when its run() has returned. */
