@@ -16,6 +16,10 @@
     EXPERIMENT(batch) \
     EXPERIMENT(roofline) \
     EXPERIMENT(gqa) \
+    EXPERIMENT(batching) \
+    EXPERIMENT(prefix) \
+    EXPERIMENT(chunked) \
+    EXPERIMENT(serve) \
     EXPERIMENT(window) \
     EXPERIMENT(profile) \
     EXPERIMENT(paged) \

@@ -167,6 +167,10 @@ static const struct {
     {"profile", "--contexts 16 --batch 2 --reps 2", "--contexts 8,16 --batch 1,2 --reps 2"},
     {"gqa", "--contexts 16 --reps 2 --quick", "--contexts 16 --reps 2 --quick"},
     {"paged", "--quick --block-sizes 16", "--quick --block-sizes 4,16"},
+    {"batching", "--quick --requests 8 --slots 2", "--quick --requests 8 --slots 2"},
+    {"prefix", "--quick", "--quick"},
+    {"chunked", "--quick --chunk-tokens 16", "--quick --chunk-tokens 16,32,64"},
+    {"serve", "--quick --users 1 --load-percents 50", "--quick --users 1,4,8 --load-percents 50,150"},
 };
 
 /* The small model as its own draft. */
