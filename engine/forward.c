@@ -422,3 +422,26 @@ enum status model_argmax(struct model *model, const struct logits *logits, int64
         return error->status;
     return device->ops->download(device, tokens, chosen, (size_t)count * sizeof *tokens, error);
 }
+
+enum status model_sample(struct model *model, const struct logits *logits, int64_t first, int count,
+                         const struct sampler *sampler, const uint32_t *points, int32_t *tokens, struct error *error)
+{
+    struct device *device = ledger_device(model->ledger);
+    assert(first >= 0 && first + count <= logits->rows && count <= model->limits.max_rows);
+    int32_t *chosen = model->buffers->device[CHOSEN];
+    const struct sample_args args = {
+        .index = chosen,
+        .logits = logits_row(logits, first),
+        .dtype = logits->dtype,
+        .rows = count,
+        .vocab = (int)logits->vocab,
+        .temperature = sampler->temperature,
+        .top_k = sampler->top_k,
+        .top_p = sampler->top_p,
+        .points = (const uint32_t *)chosen,
+    };
+    if (device->ops->upload(device, chosen, points, (size_t)count * sizeof *points, error) != STATUS_OK ||
+        device->ops->sample(device, &args, error) != STATUS_OK)
+        return error->status;
+    return device->ops->download(device, tokens, chosen, (size_t)count * sizeof *tokens, error);
+}

@@ -4,6 +4,7 @@
 #define KVLAB_ENGINE_FORWARD_H
 
 #include "engine/kv_cache.h"
+#include "engine/sampler.h"
 #include "engine/weights.h"
 
 #include <signal.h>
@@ -72,5 +73,10 @@ enum status model_prefill(struct model *model, struct kv_cache *cache, int seque
 /* Greedy choice for the logits' rows [first, first + count): host int32_t tokens[count]. */
 enum status model_argmax(struct model *model, const struct logits *logits, int64_t first, int count, int32_t *tokens,
                          struct error *error);
+
+/* Seeded choice for the same rows (struct sample_args): points, host [count], uniform random numbers. A row whose
+   logits are not all finite gets -1. */
+enum status model_sample(struct model *model, const struct logits *logits, int64_t first, int count,
+                         const struct sampler *sampler, const uint32_t *points, int32_t *tokens, struct error *error);
 
 #endif

@@ -1,5 +1,7 @@
 #include "engine/generate.h"
 
+#include "engine/random.h"
+
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
@@ -13,9 +15,6 @@ struct generation {
     const struct generate_options *options;
     struct sampler sampler;
     struct logits logits; /* one row, used again at every step */
-    void *row;            /* host, that row in the working type */
-    float *values;        /* host, the same in f32 */
-    int32_t *scratch;     /* host [vocab] */
     int32_t *tokens;      /* host, prompt and what was chosen so far */
     struct device_event *start, *first, *end;
 };
@@ -24,12 +23,8 @@ static enum status generation_init(struct generation *g, int prompt_tokens, stru
 {
     struct ledger *ledger = g->model->ledger;
     struct device *device = ledger_device(ledger);
-    size_t vocab = (size_t)g->model->config->vocab_size;
-    g->row = malloc(vocab * dtype_size(g->model->weights.dtype));
-    g->values = malloc(vocab * sizeof *g->values);
-    g->scratch = malloc(vocab * sizeof *g->scratch);
     g->tokens = malloc(((size_t)prompt_tokens + (size_t)g->options->new_tokens) * sizeof *g->tokens);
-    if (g->row == NULL || g->values == NULL || g->scratch == NULL || g->tokens == NULL)
+    if (g->tokens == NULL)
         return error_set(error, STATUS_DEVICE, "generation: out of host memory");
     if (logits_init(&g->logits, ledger, g->model->config, g->model->weights.dtype, 1, error) != STATUS_OK ||
         kv_make_room_ahead(g->cache, g->sequence, prompt_tokens + g->options->new_tokens - 1, error) != STATUS_OK ||
@@ -47,9 +42,6 @@ static void generation_free(struct generation *g)
         if (events[i] != NULL)
             device->ops->event_destroy(device, events[i]);
     logits_free(&g->logits, g->model->ledger);
-    free(g->row);
-    free(g->values);
-    free(g->scratch);
     free(g->tokens);
 }
 
@@ -66,32 +58,26 @@ static enum status choose_largest(struct generation *g, int32_t *token, struct e
 {
     struct device *device = ledger_device(g->model->ledger);
     size_t size = dtype_size(g->logits.dtype);
+    unsigned char stored[sizeof(float)];
     if (model_argmax(g->model, &g->logits, 0, 1, token, error) != STATUS_OK)
         return error->status;
     if (*token < 0 || *token >= g->logits.vocab)
         return not_finite(g, error);
-    if (device->ops->download(device, g->row, (const char *)g->logits.data + (size_t)*token * size, size, error) !=
+    if (device->ops->download(device, stored, (const char *)g->logits.data + (size_t)*token * size, size, error) !=
         STATUS_OK)
         return error->status;
-    return isfinite(dtype_load(g->logits.dtype, g->row, 0)) ? STATUS_OK : not_finite(g, error);
+    return isfinite(dtype_load(g->logits.dtype, stored, 0)) ? STATUS_OK : not_finite(g, error);
 }
 
-/* The next token from the one row of logits. Greedy choice happens on the device and moves a few bytes. */
+/* The next token from the one row of logits, chosen on the device: a few bytes move. */
 static enum status choose(struct generation *g, int32_t *token, struct error *error)
 {
-    struct device *device = ledger_device(g->model->ledger);
     if (g->sampler.temperature <= 0.0f)
         return choose_largest(g, token, error);
-    size_t vocab = (size_t)g->logits.vocab;
-    if (device->ops->download(device, g->row, g->logits.data, vocab * dtype_size(g->logits.dtype), error) != STATUS_OK)
+    const uint32_t point = (uint32_t)(random_next(&g->sampler.state) >> 32);
+    if (model_sample(g->model, &g->logits, 0, 1, &g->sampler, &point, token, error) != STATUS_OK)
         return error->status;
-    for (size_t i = 0; i < vocab; i++) {
-        g->values[i] = dtype_load(g->logits.dtype, g->row, i);
-        if (!isfinite(g->values[i]))
-            return not_finite(g, error);
-    }
-    *token = sampler_choose(&g->sampler, g->values, (int)vocab, g->scratch);
-    return STATUS_OK;
+    return *token >= 0 ? STATUS_OK : not_finite(g, error);
 }
 
 /* Passes what the cache does not hold yet of tokens[0 .. known) through the model and chooses the token that follows.

@@ -138,6 +138,18 @@ struct rms_norm_args {
     int rows, hidden;
 };
 
+/* Which token each row of logits gets, by the rules of kernels/sample.h. */
+struct sample_args {
+    int32_t *index;     /* [rows]; -1 where a logit is not finite */
+    const void *logits; /* [rows][vocab] */
+    enum dtype dtype;
+    int rows, vocab;
+    float temperature;      /* > 0 */
+    int top_k;              /* 0: all */
+    float top_p;            /* 1: all */
+    const uint32_t *points; /* [rows] uniform random numbers; may be the memory of index */
+};
+
 /* The largest shapes that will be asked for, so that a device can say how much scratch it needs. */
 struct workspace_shape {
     enum dtype dtype, kv_dtype;
@@ -223,6 +235,8 @@ struct device_ops {
     /* index[r] = the first of the largest of logits[r]; logits [rows][vocab] of the given type */
     enum status (*argmax)(struct device *, int32_t *index, const void *logits, enum dtype, int rows, int vocab,
                           struct error *);
+    /* Seeded sampling: the same token on every device for equal logits and points     (Holtzman et al. 2020, 3.1) */
+    enum status (*sample)(struct device *, const struct sample_args *, struct error *);
 
     /* ---- ceilings: reads `bytes` once with all of the device, in the fastest pattern known. *checksum (host memory),
        the sum of the 64-bit words, keeps the reads from being optimised away; it is there after synchronize() or

@@ -152,6 +152,14 @@ static enum status argmax(struct device *device, int32_t *index, const void *log
     return call_end(profile, profile->plain->argmax(device, index, logits, dtype, rows, vocab, error), error);
 }
 
+static enum status sample(struct device *device, const struct sample_args *args, struct error *error)
+{
+    struct profile *profile = profile_of(device);
+    if (call_begin(profile, "sample", argmax_bytes(args->dtype, args->rows, args->vocab), 0, error) != STATUS_OK)
+        return error->status;
+    return call_end(profile, profile->plain->sample(device, args, error), error);
+}
+
 /* A replayed pass is one call with no work of its own, until profile_read() takes it apart. */
 static enum status pass_begin(struct device *device, const struct device_pass *shape, int *replayed,
                               struct error *error)
@@ -203,6 +211,7 @@ enum status profile_open(struct profile **out, struct device *device, char *reas
     profile->ops.attention = attention;
     profile->ops.swiglu = swiglu;
     profile->ops.argmax = argmax;
+    profile->ops.sample = sample;
     profile->ops.pass_begin = pass_begin;
     profile->ops.pass_end = pass_end;
     device->ops = &profile->ops;

@@ -61,6 +61,9 @@ enum status cpu_swiglu(struct device *device, void *out, const float *gate, cons
 enum status cpu_argmax(struct device *device, int32_t *index, const void *logits, enum dtype dtype, int rows, int vocab,
                        struct error *error);
 
+/* ---- cpu_sample.c */
+enum status cpu_sample(struct device *device, const struct sample_args *args, struct error *error);
+
 /* ---- cpu_linear.c */
 enum { CPU_FEW_ROWS = 16 }; /* up to here a product is bound by reading the weights: own kernels */
 enum status cpu_linear(struct device *device, const struct linear_args *args, struct error *error);

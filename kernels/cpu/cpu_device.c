@@ -130,6 +130,7 @@ static const struct device_ops operations = {
     .kv_move = cpu_kv_move,
     .swiglu = cpu_swiglu,
     .argmax = cpu_argmax,
+    .sample = cpu_sample,
     .read_bytes = cpu_read_bytes,
     .close = cpu_close,
 };

@@ -128,6 +128,9 @@ enum status cuda_rope_table(struct device *device, float *cos_sin, const int32_t
                             const float *inverse_frequency, int rows, int half, struct error *error);
 enum status cuda_rope_store(struct device *device, const struct rope_store_args *args, struct error *error);
 
+/* ---- cuda_sample.cu */
+enum status cuda_sample(struct device *device, const struct sample_args *args, struct error *error);
+
 /* ---- cuda_linear.cu: chooses; cuda_few_rows.cu, cuda_few_rows_mma.cu: up to CUDA_FEW_ROWS rows */
 enum status cuda_linear(struct device *device, const struct linear_args *args, struct error *error);
 size_t cuda_linear_workspace(const struct cuda_device *cuda, const struct workspace_shape *shape);

@@ -106,7 +106,7 @@ static const struct device_ops operations = {
     cuda_fill_random, cuda_fill_value, workspace_bytes, set_workspace,   cuda_pass_begin,  cuda_pass_end,
     event_create,     event_destroy,   event_record,    event_elapsed,   cuda_synchronize, cuda_embed,
     cuda_rms_norm,    cuda_linear,     cuda_rope_table, cuda_rope_store, cuda_attention,   cuda_attention_mass,
-    cuda_kv_move,     cuda_swiglu,     cuda_argmax,     cuda_read_bytes, close_device,
+    cuda_kv_move,     cuda_swiglu,     cuda_argmax,     cuda_sample,     cuda_read_bytes,  close_device,
 };
 
 #ifdef KVLAB_CUPTI
