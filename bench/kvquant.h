@@ -28,8 +28,8 @@ struct kvquant {
     struct bench *bench;
     struct model *model;
     struct bench as_int8; /* what the model is made for: the type with most tensors per layer serves the others too */
-    int reps, pieces; /* pieces: of the text, at most */
-    struct text text; /* empty: nothing to predict */
+    int reps, pieces;     /* pieces: of the text, at most */
+    struct text text;     /* empty: nothing to predict */
     int64_t context;
     struct kvquant_type types[DTYPE_COUNT];
     int64_t rows_compared, logits_compared;
