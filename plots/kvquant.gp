@@ -20,8 +20,8 @@ at_longest(value) = num('context') == longest ? in_series(one, value) : NaN
 in_text(value) = known(num('max_logit_error')) ? in_series(one, value) : NaN
 x = "place(strcol('kv_dtype'))"
 formula_per_token(row) = num('kv_formula_bytes') / num('context')
-saved(percent) = percent == 0 ? 'as published' : sprintf('%+.1f %%', -percent)
-delta(percent) = percent == 0 ? '' : sprintf("perplexity\n%+.3f %%", percent)
+saved(percent) = percent == 0 ? '0 %' : sprintf('%+.1f %%', -percent)
+delta(percent) = percent == 0 ? '' : sprintf('%+.3f %%', percent)
 
 do for [format in 'png svg'] {
     eval open_picture(format, 1280, 560)
@@ -35,24 +35,23 @@ do for [format in 'png svg'] {
     set title 'bytes per token'
     set yrange [0 : largest * 1.15]
     set format y '%.0f'
-    unset key
-    plot csv using (@x):(at_longest(num('kv_bytes_per_token'))) with boxes lc rgb blue, \
-         csv using (@x):(at_longest(formula_per_token(0))) with points pt 2 ps 1.6 lw 2 lc rgb black, \
+    set key right top
+    plot csv using (@x):(at_longest(num('kv_bytes_per_token'))) with boxes lc rgb blue title 'tensors', \
+         csv using (@x):(at_longest(formula_per_token(0))) with points pt 2 ps 1.6 lw 2 lc rgb black title 'formula', \
          csv using (@x):(at_longest(num('kv_bytes_per_token')) + largest * 0.04): \
-             (saved(num('bytes_saved_percent'))) with labels font font.',11'
-    # cross: formula
+             (saved(num('bytes_saved_percent'))) with labels font font.',10' notitle
 
     if (scored) {
         set title 'error of a logit against the f32 cache'
         set logscale y 10
         set yrange [least / 3 : worst * 12]
-        set format y '10^{%L}'
         set format y '%.0e'
         set key left top
         plot csv using (@x):(in_text(positive(num('max_logit_error')))) with points ls 4 title 'largest', \
              csv using (@x):(in_text(positive(num('rms_logit_error')))) with points ls 2 title 'root mean square', \
-             csv using (@x):(in_text(positive(num('max_logit_error'))) * 2.2):(delta(num('perplexity_delta_percent'))) \
-                 with labels font font.',10' notitle
+             csv using (@x):(in_text(positive(num('max_logit_error'))) * 1.7):(delta(num('perplexity_delta_percent'))) \
+                 with labels font font.',10' notitle, \
+             NaN with lines lc rgb 'white' title 'above: change of perplexity'
         unset logscale y
     } else {
         set title 'no text was predicted: synthetic weights'
@@ -65,11 +64,11 @@ do for [format in 'png svg'] {
     set yrange [0 : slowest * 1.35]
     set format y '%g'
     set key right top
-    plot csv using (@x):(at_longest(num('tpot_ms_p50'))) with boxes lc rgb orange title 'measured, median', \
+    plot csv using (@x):(at_longest(num('tpot_ms_p50'))) with boxes lc rgb orange title 'measured', \
          csv using (@x):(at_longest(num('tpot_ms_p50'))):(num('tpot_ms_p10')):(num('tpot_ms_p90')) \
-             with yerrorbars pt 0 lw 1.5 lc rgb black title '10 to 90 %', \
+             with yerrorbars pt 0 lw 1.5 lc rgb black title '10 to 90 % of steps', \
          csv using (@x):(at_longest(num('predicted_ms'))) with points pt 2 ps 1.6 lw 2 lc rgb black \
-             title 'predicted: bytes read / bandwidth'
+             title 'bytes / bandwidth'
     unset multiplot
     unset output
 }
