@@ -126,6 +126,7 @@ static enum status count_bytes(struct bench *bench, enum dtype type, int64_t con
     uint64_t before = ledger_counts(bench->ledger).live[LEDGER_KV];
     struct kv_cache *cache;
     int sequence;
+    *tensors = *ledger = 0;
     if (kv_open(&cache, bench->ledger, &bench->config, &options, error) != STATUS_OK)
         return error->status;
     enum status status = kv_sequence_open(cache, &sequence, error);

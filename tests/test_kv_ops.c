@@ -286,7 +286,7 @@ static void check_mass_case(struct device *device, const struct ragged_case *c)
             for (int r = g.first_row[s]; r < g.first_row[s + 1]; r++)
                 relative = fmax(relative, expect_mass(&g, &q, r, h, expected));
             for (int p = 0; p < slots; p++) {
-                double additions = c->rows[s] * (c->heads / c->kv_heads);
+                int additions = c->rows[s] * (c->heads / c->kv_heads);
                 double rounding = expected[p] > 0.0 ? 0x1p-24 * sqrt(additions) * (expected[p] + 1.0) : 0.0;
                 check_value(&mass, at + (size_t)p, before[at + (size_t)p] + expected[p],
                             relative * expected[p] + rounding, "attention_mass");

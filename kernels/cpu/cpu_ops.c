@@ -70,12 +70,12 @@ static size_t kv_row(const struct device_batch *batch, size_t sequence, int posi
     return ((size_t)block * kv_heads + head) * (size_t)block_size + (size_t)(position % block_size);
 }
 
-/* One row of K or V, with its scale where the type has one. */
+/* One row of K or V; scales: of int8, else NULL. */
 static void store_head(const struct cpu_hot *hot, enum dtype dtype, void *tensor, float *scales, size_t slot,
                        const float *values, size_t head_dim)
 {
     void *to = row_to(dtype, tensor, slot, head_dim);
-    if (dtype == DTYPE_INT8)
+    if (scales)
         scales[slot] = hot->quantize(to, values, head_dim);
     else
         hot->from_f32[dtype](to, values, head_dim);
