@@ -289,7 +289,7 @@ static void merges_follow_the_definition(void **state)
             size_t size = (size_t)test_random(&seed, 0, WORD);
             for (size_t i = 0; i < size; i++) {
                 word[i] = (char)test_random(&seed, 0, LETTERS - 1);
-                expected[i] = word[i];
+                expected[i] = (unsigned char)word[i];
             }
             size_t count = merge_plainly(ordered, MERGES, expected, size);
             struct token_list tokens = {0};
