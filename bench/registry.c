@@ -21,6 +21,7 @@
     EXPERIMENT(chunked) \
     EXPERIMENT(serve) \
     EXPERIMENT(window) \
+    EXPERIMENT(evict) \
     EXPERIMENT(profile) \
     EXPERIMENT(paged) \
     EXPERIMENT(speculative) \

@@ -164,6 +164,7 @@ static const struct {
     {"slope", "--contexts 600,900", "--contexts 600,700,900"},
     {"oom", "--budget 50000", "--budget 50000"},
     {"window", "--contexts 24 --window 8 --quick", "--contexts 16,24 --window 8,12 --quick"},
+    {"evict", "--contexts 24 --budget-tokens 8 --quick", "--contexts 16,24 --budget-tokens 8,12 --quick"},
     {"profile", "--contexts 16 --batch 2 --reps 2", "--contexts 8,16 --batch 1,2 --reps 2"},
     {"gqa", "--contexts 16 --reps 2 --quick", "--contexts 16 --reps 2 --quick"},
     {"paged", "--quick --block-sizes 16", "--quick --block-sizes 4,16"},

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { COUNT = 60, BUDGET = 17, SINKS = 3, POLICIES = 4 };
+enum { COUNT = 40, BUDGET = 13, SINKS = 3, POLICIES = 4 };
 static const double TOLERANCE = 1e-5;
 static const struct model_limits limits = {.max_rows = COUNT, .max_sequences = 3, .max_blocks = COUNT};
 static struct error error;
@@ -314,10 +314,10 @@ static void attention_adds_up(void **state)
     test_model_close(&m);
 }
 
-/* Three sequences, each begun when the one before has got 13 tokens, in passes together: each is as it is alone. */
+/* Three sequences, each begun when the one before has got 9 tokens, in passes together: each is as it is alone. */
 static void check_together(struct test_model *m, const int32_t *tokens, const struct eviction_options *options, int i)
 {
-    enum { SEQUENCES = 3, LATER = 13 };
+    enum { SEQUENCES = 3, LATER = 9 };
     struct kv_options some = evicting(options);
     int number[SEQUENCES];
     size_t row = (size_t)m->config.vocab_size;
