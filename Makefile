@@ -226,7 +226,7 @@ $(BUILD)/tests/test_cupti: $(CUPTI_PARTS) $(BUILD)/kernels/errors.o $(if $(NVCC)
 	$(Q)$(CXX) -fopenmp $(CFLAGS) $(LDFLAGS) $^ -lcmocka -ldl -o $@
 
 ## test-standin: the tests that a device must pass, and the first experiments, through the CUDA sources on the stand-in
-STANDIN_TESTS  := kernels attention sample kv_ops forward window kv_evict golden cuda
+STANDIN_TESTS  := kernels attention sample kv_ops forward window kv_evict speculative golden cuda
 STANDIN_DEVICE  = $(CUDA_SOURCES:%.cu=$(BUILD)/standin/%.o) $(BUILD)/standin/kernels/errors.o \
     $(BUILD)/standin/kernels/dtype.o
 test-standin: $(STANDIN_TESTS:%=$(BUILD)/standin/test_%) $(BUILD)/standin/kvlab $(BUILD)/standin/libkvlab-cuda.so

@@ -45,40 +45,45 @@ static void generation_free(struct generation *g)
     free(g->tokens);
 }
 
-static enum status not_finite(const struct generation *g, struct error *error)
+/* ---- choosing a token ---- */
+
+enum status generate_not_finite(const struct model *model, struct error *error)
 {
     return error_set(error, STATUS_INPUT,
                      "%s: the logits are not finite: the weights hold NaN or infinity, or values too large for %s; use "
                      "other weights or --dtype f32",
-                     g->model->config->name, dtype_name(g->logits.dtype));
+                     model->config->name, dtype_name(model->weights.dtype));
 }
 
 /* The largest on the device; of its logit a look: NaN and infinity there, or no largest at all, is no choice. */
-static enum status choose_largest(struct generation *g, int32_t *token, struct error *error)
+static enum status choose_largest(struct model *model, const struct logits *logits, int64_t row, int32_t *token,
+                                  struct error *error)
 {
-    struct device *device = ledger_device(g->model->ledger);
-    size_t size = dtype_size(g->logits.dtype);
+    struct device *device = ledger_device(model->ledger);
+    size_t size = dtype_size(logits->dtype);
     unsigned char stored[sizeof(float)];
-    if (model_argmax(g->model, &g->logits, 0, 1, token, error) != STATUS_OK)
+    if (model_argmax(model, logits, row, 1, token, error) != STATUS_OK)
         return error->status;
-    if (*token < 0 || *token >= g->logits.vocab)
-        return not_finite(g, error);
-    if (device->ops->download(device, stored, (const char *)g->logits.data + (size_t)*token * size, size, error) !=
-        STATUS_OK)
+    if (*token < 0 || *token >= logits->vocab)
+        return generate_not_finite(model, error);
+    const char *from = (const char *)logits->data + (size_t)(row * logits->vocab + *token) * size;
+    if (device->ops->download(device, stored, from, size, error) != STATUS_OK)
         return error->status;
-    return isfinite(dtype_load(g->logits.dtype, stored, 0)) ? STATUS_OK : not_finite(g, error);
+    return isfinite(dtype_load(logits->dtype, stored, 0)) ? STATUS_OK : generate_not_finite(model, error);
 }
 
-/* The next token from the one row of logits, chosen on the device: a few bytes move. */
-static enum status choose(struct generation *g, int32_t *token, struct error *error)
+enum status generate_choose(struct model *model, const struct logits *logits, int64_t row, struct sampler *sampler,
+                            int32_t *token, struct error *error)
 {
-    if (g->sampler.temperature <= 0.0f)
-        return choose_largest(g, token, error);
-    const uint32_t point = (uint32_t)(random_next(&g->sampler.state) >> 32);
-    if (model_sample(g->model, &g->logits, 0, 1, &g->sampler, &point, token, error) != STATUS_OK)
+    if (sampler->temperature <= 0.0f)
+        return choose_largest(model, logits, row, token, error);
+    const uint32_t point = (uint32_t)(random_next(&sampler->state) >> 32);
+    if (model_sample(model, logits, row, 1, sampler, &point, token, error) != STATUS_OK)
         return error->status;
-    return *token >= 0 ? STATUS_OK : not_finite(g, error);
+    return *token >= 0 ? STATUS_OK : generate_not_finite(model, error);
 }
+
+/* ---- from the prompt to the last token ---- */
 
 /* Passes what the cache does not hold yet of tokens[0 .. known) through the model and chooses the token that follows.
    Without a cache that is everything, again. */
@@ -91,7 +96,7 @@ static enum status step(struct generation *g, int known, struct error *error)
     if (model_prefill(g->model, g->cache, g->sequence, g->tokens + held, known - held, LOGITS_LAST, 0, &g->logits,
                       error) != STATUS_OK)
         return error->status;
-    return choose(g, &g->tokens[known], error);
+    return generate_choose(g->model, &g->logits, 0, &g->sampler, &g->tokens[known], error);
 }
 
 static enum status run(struct generation *g, int prompt_tokens, struct generate_result *result, struct error *error)

@@ -28,4 +28,11 @@ enum status generate(struct model *model, struct kv_cache *cache, int sequence, 
                      int prompt_tokens, const struct generate_options *options, int32_t *tokens,
                      struct generate_result *result, struct error *error);
 
+/* The next token from a row of the logits, the largest or drawn, chosen on the device: a few bytes move. Status 2 where
+   that row is not finite. */
+enum status generate_choose(struct model *model, const struct logits *logits, int64_t row, struct sampler *sampler,
+                            int32_t *token, struct error *error);
+/* The error that says so. */
+enum status generate_not_finite(const struct model *model, struct error *error);
+
 #endif

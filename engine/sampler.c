@@ -89,7 +89,8 @@ int32_t sampler_choose(struct sampler *sampler, float *logits, int vocab, int32_
 {
     if (sampler->temperature <= 0.0f)
         return first_largest(logits, vocab);
-    struct distribution distribution = {.share = logits, .ids = scratch};
+    struct distribution distribution = {.share = logits};
+    distribution.ids = scratch;
     sampler_distribution(sampler, &distribution, vocab);
     return distribution_draw(&distribution, &sampler->state);
 }

@@ -1,6 +1,6 @@
 #include "engine/speculative.h"
 
-#include "engine/random.h"
+#include "engine/generate.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -11,7 +11,7 @@
 struct speculative_work {
     struct logits target, draft;   /* [draft_tokens + 1], [1] */
     int32_t *chosen;               /* host [draft_tokens + 1]: the target's greedy choices */
-    char *rows;                    /* host, the target's logits in the working type */
+    void *rows;                    /* host, the target's logits in the working type */
     struct distribution judge;     /* the target's at one position */
     struct distribution *proposal; /* [draft_tokens], the draft's at each */
     struct device_event *begun, *drafted, *judged;
@@ -96,21 +96,23 @@ enum status speculative_check_vocabularies(const struct config *target, const st
 static bool gives_back(const struct speculative_side *side)
 {
     const struct kv_options *options = kv_get_options(side->cache);
-    return options->policy == KV_PAGED && options->window > 0;
+    return (options->policy == KV_PAGED && options->window > 0) || options->eviction.policy != EVICT_NOTHING;
 }
 
 static enum status check_sides(const struct speculative *s, struct error *error)
 {
     const struct model *target = s->target.model;
     int drafts = s->options.draft_tokens;
-    if (drafts == 0)
+    if (s->draft.model == NULL)
         return STATUS_OK;
-    if (speculative_check_vocabularies(target->config, s->draft.model->config, error) != STATUS_OK)
-        return error->status;
+    enum status status = speculative_check_vocabularies(target->config, s->draft.model->config, error);
+    if (status != STATUS_OK)
+        return status;
     if (gives_back(&s->target) || gives_back(&s->draft))
-        return error_set(error, STATUS_INPUT,
-                         "speculative decoding: a paged cache with a window gives blocks back that are needed again "
-                         "where a proposal is refused; take another policy or no window");
+        return error_set(
+            error, STATUS_INPUT,
+            "speculative decoding: a cache that evicts, or a paged one with a window, gives up what is needed "
+            "again where a proposal is refused; take one that keeps all");
     if (drafts + 1 > target->limits.max_rows)
         return error_set(error, STATUS_INPUT,
                          "speculative decoding: %d proposed tokens need a pass of %d rows, the target's limits allow "
@@ -130,8 +132,9 @@ enum status speculative_init(struct speculative *speculative, const struct specu
         assert(ledger_device(draft->model->ledger) == ledger_device(target->model->ledger));
         s->draft = *draft;
     }
-    if (check_sides(s, error) != STATUS_OK)
-        return error->status;
+    enum status status = check_sides(s, error);
+    if (status != STATUS_OK)
+        return status;
     s->work = calloc(1, sizeof *s->work);
     if (s->work == NULL || !take_host_memory(s))
         return error_set(error, STATUS_DEVICE, "speculative decoding: out of host memory");
@@ -170,14 +173,6 @@ void speculative_free(struct speculative *speculative)
 
 /* ---- passes, and what their logits say ---- */
 
-static enum status not_finite(const struct model *model, struct error *error)
-{
-    return error_set(error, STATUS_INPUT,
-                     "%s: the logits are not finite: the weights hold NaN or infinity, or values too large for %s; use "
-                     "other weights or --dtype f32",
-                     model->config->name, dtype_name(model->weights.dtype));
-}
-
 /* Passes what the side's cache does not hold yet of the first `known` tokens; its logits stand alone then. */
 static enum status pass(const struct speculative *s, const struct speculative_side *side, int known,
                         enum logits_positions positions, struct logits *logits, struct error *error)
@@ -186,30 +181,6 @@ static enum status pass(const struct speculative *s, const struct speculative_si
     logits->rows = 0;
     return model_prefill(side->model, side->cache, side->sequence, s->tokens + held, known - held, positions, 0, logits,
                          error);
-}
-
-static enum status choose_largest(struct model *model, const struct logits *logits, int rows, int32_t *tokens,
-                                  struct error *error)
-{
-    if (model_argmax(model, logits, 0, rows, tokens, error) != STATUS_OK)
-        return error->status;
-    for (int i = 0; i < rows; i++)
-        if (tokens[i] < 0 || tokens[i] >= logits->vocab)
-            return not_finite(model, error);
-    return STATUS_OK;
-}
-
-/* Infinity can be the largest of a row, and then is no choice. */
-static enum status check_logit(const struct model *model, const struct logits *logits, int row, int32_t token,
-                               struct error *error)
-{
-    struct device *device = ledger_device(model->ledger);
-    size_t size = dtype_size(logits->dtype);
-    float value; /* no working type is wider */
-    const char *from = (const char *)logits->data + (size_t)(row * logits->vocab + token) * size;
-    if (device->ops->download(device, &value, from, size, error) != STATUS_OK)
-        return error->status;
-    return isfinite(dtype_load(logits->dtype, &value, 0)) ? STATUS_OK : not_finite(model, error);
 }
 
 static enum status download_rows(const struct speculative *s, const struct logits *logits, struct error *error)
@@ -226,7 +197,7 @@ static enum status distribution_of(const struct speculative *s, const struct mod
     for (int64_t i = 0; i < logits->vocab; i++) {
         float value = dtype_load(logits->dtype, s->work->rows, (size_t)(row * logits->vocab + i));
         if (!isfinite(value))
-            return not_finite(model, error);
+            return generate_not_finite(model, error);
         distribution->share[i] = value;
     }
     sampler_distribution(&s->options.sampler, distribution, (int)logits->vocab);
@@ -238,14 +209,13 @@ static enum status distribution_of(const struct speculative *s, const struct mod
 /* Never more than can still be used, and none that the draft has no positions for. */
 static int proposals(const struct speculative *s)
 {
-    int count = s->options.draft_tokens, left = s->prompt_tokens + s->options.new_tokens - s->known;
-    if (count > left - 1)
-        count = left - 1;
-    if (count > 0) {
-        int64_t room = s->draft.model->config->max_position_embeddings - s->known + 1;
-        count = room < count ? (int)room : count;
-    }
-    return count > 0 ? count : 0;
+    if (s->draft.model == NULL)
+        return 0;
+    int64_t count = s->options.draft_tokens, left = s->prompt_tokens + s->options.new_tokens - s->known;
+    int64_t room = s->draft.model->config->max_position_embeddings - s->known + 1;
+    count = count > left - 1 ? left - 1 : count;
+    count = count > room ? room : count;
+    return count > 0 ? (int)count : 0;
 }
 
 /* Writes tokens[known .. known + count). */
@@ -257,8 +227,7 @@ static enum status propose(struct speculative *s, int count, struct error *error
         if (pass(s, &s->draft, s->known + i, LOGITS_LAST, logits, error) != STATUS_OK)
             return error->status;
         if (is_greedy(s)) {
-            if (choose_largest(s->draft.model, logits, 1, token, error) != STATUS_OK ||
-                check_logit(s->draft.model, logits, 0, *token, error) != STATUS_OK)
+            if (generate_choose(s->draft.model, logits, 0, &s->options.sampler, token, error) != STATUS_OK)
                 return error->status;
             continue;
         }
@@ -275,13 +244,12 @@ static enum status propose(struct speculative *s, int count, struct error *error
 static enum status judge_greedy(struct speculative *s, int count, int *accepted, struct error *error)
 {
     int32_t *chosen = s->work->chosen, *proposed = s->tokens + s->known;
-    if (choose_largest(s->target.model, &s->work->target, count + 1, chosen, error) != STATUS_OK)
+    struct model *model = s->target.model;
+    if (model_argmax(model, &s->work->target, 0, count, chosen, error) != STATUS_OK)
         return error->status;
-    *accepted = 0;
     while (*accepted < count && proposed[*accepted] == chosen[*accepted])
         ++*accepted;
-    proposed[*accepted] = chosen[*accepted];
-    return check_logit(s->target.model, &s->work->target, *accepted, chosen[*accepted], error);
+    return generate_choose(model, &s->work->target, *accepted, &s->options.sampler, &proposed[*accepted], error);
 }
 
 static enum status judge_sampled(struct speculative *s, int count, int *accepted, struct error *error)
@@ -292,7 +260,7 @@ static enum status judge_sampled(struct speculative *s, int count, int *accepted
     if (download_rows(s, logits, error) != STATUS_OK)
         return error->status;
     bool kept = true;
-    for (*accepted = 0; kept && *accepted < count; *accepted += kept) {
+    for (; kept && *accepted < count; *accepted += kept) {
         int32_t *token = &s->tokens[s->known + *accepted];
         if (distribution_of(s, s->target.model, logits, *accepted, judge, error) != STATUS_OK)
             return error->status;
@@ -306,8 +274,12 @@ static enum status judge_sampled(struct speculative *s, int count, int *accepted
     return STATUS_OK;
 }
 
+/* Without a proposal it is plain decoding. */
 static enum status judge(struct speculative *s, int count, int *accepted, struct error *error)
 {
+    *accepted = 0;
+    if (count == 0)
+        return generate_choose(s->target.model, &s->work->target, 0, &s->options.sampler, &s->tokens[s->known], error);
     return is_greedy(s) ? judge_greedy(s, count, accepted, error) : judge_sampled(s, count, accepted, error);
 }
 

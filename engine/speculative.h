@@ -50,8 +50,8 @@ struct speculative {
 };
 
 /* Takes all memory, except that exact caches grow by their nature. Status 2: the vocabularies differ in size, the
-   target's limits do not allow draft_tokens + 1 rows in a pass, or a cache gives back what leaves a window, which a
-   refusal may need again; 3: no room for the prompt and new_tokens. Past the
+   target's limits do not allow draft_tokens + 1 rows in a pass, or a cache gives up positions that a refusal may need
+   again (windows of paged caches, eviction); 3: no room for the prompt and new_tokens. Past the
    draft's max_position_embeddings nothing is proposed any more. Free with speculative_free(), also after an error. */
 enum status speculative_init(struct speculative *speculative, const struct speculative_side *target,
                              const struct speculative_side *draft, const struct speculative_options *options,

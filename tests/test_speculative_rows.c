@@ -136,7 +136,7 @@ static void bad_input(void **state)
     refuses("--prompts 0", 2, "0");
     refuses("--contexts 64", 2, "--contexts");
     snprintf(options, sizeof options, "--draft %s/tiny --text /nowhere", place_folder());
-    refuses(options, 2, "vocabulary of 64");
+    refuses(options, 2, "/nowhere");
     snprintf(options, sizeof options, "--model %s/bytes --draft %s/bytes --text /nowhere", place_folder(),
              place_folder());
     refuses(options, 2, "/nowhere");
