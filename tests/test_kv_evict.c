@@ -299,7 +299,8 @@ static void attention_adds_up(void **state)
     struct stream kept = stream_open(&m, &some);
     feed(&kept, tokens, COUNT);
     const struct eviction *slots = slots_of(&kept);
-    double group = (double)(config.num_attention_heads / config.num_key_value_heads);
+    const int64_t queries = config.num_attention_heads / config.num_key_value_heads; /* of a KV head */
+    double group = (double)queries;
     for (int head = 0; head < slots->heads; head++) {
         double sum = 0.0;
         const double *score = slots->score + (size_t)head * COUNT;
