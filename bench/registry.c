@@ -26,6 +26,7 @@
     EXPERIMENT(paged) \
     EXPERIMENT(speculative) \
     EXPERIMENT(kvquant) \
+    EXPERIMENT(ladder) \
 
 #define DECLARED(name) extern const struct experiment name##_experiment;
 #define LISTED(name) &name##_experiment,

@@ -172,6 +172,7 @@ static const struct {
     {"prefix", "--quick", "--quick"},
     {"chunked", "--quick --chunk-tokens 16", "--quick --chunk-tokens 16,32,64"},
     {"serve", "--quick --users 1 --load-percents 50", "--quick --users 1,4,8 --load-percents 50,150"},
+    {"ladder", "--quick", "--quick"},
 };
 
 /* The small model as its own draft. */

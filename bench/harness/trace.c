@@ -25,9 +25,10 @@ void trace_chat(struct trace_request *requests, size_t count, int max_tokens, do
 {
     assert(max_tokens >= 2);
     uint64_t state = seed;
+    int half = max_tokens / 2;
     double arrival = 0.0;
     for (size_t i = 0; i < count; i++) {
-        double prompt = fmin(tokens(mean_prompt, &state), (double)(max_tokens / 2));
+        double prompt = fmin(tokens(mean_prompt, &state), half);
         double output = fmin(tokens(mean_output, &state), max_tokens - prompt);
         requests[i] = (struct trace_request){(int)arrival, (int)prompt, (int)output};
         arrival -= arrival_steps * log(1.0 - random_uniform(&state));
