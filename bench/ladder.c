@@ -358,18 +358,23 @@ static bool recorded(const struct results *results, const struct ladder_step *st
     return false;
 }
 
-/* A model around the same weights, whose workspace suits an fp8 cache. */
+/* A model around the same weights, whose workspace suits an fp8 cache: in the plan as well. */
 static enum status open_fp8_model(struct ladder *ladder, const struct model_limits *limits, struct error *error)
 {
+    struct bench *bench = ladder->bench;
     struct weights view = ladder->model.weights;
-    size_t bytes = (size_t)ladder->bench->config.num_hidden_layers * sizeof *view.layers;
+    size_t bytes = (size_t)bench->config.num_hidden_layers * sizeof *view.layers;
+    uint64_t more = model_workspace_bytes(&bench->config, bench->device, limits, bench->dtype, DTYPE_FP8_E4M3);
+    ledger_plan(bench->ledger, LEDGER_WORKSPACE, ledger_counts(bench->ledger).live[LEDGER_WORKSPACE] + more);
+    if (ledger_check_plan(bench->ledger, bench->config.name, error) != STATUS_OK)
+        return error->status;
     view.storage = NULL; /* nothing to give back */
     view.layers = malloc(bytes);
     if (view.layers == NULL)
         return error_set(error, STATUS_DEVICE, "ladder: out of host memory");
     memcpy(view.layers, ladder->model.weights.layers, bytes);
-    if (model_init(&ladder->fp8_model, ladder->bench->ledger, &ladder->bench->config, &view, limits, DTYPE_FP8_E4M3,
-                   error) != STATUS_OK)
+    if (model_init(&ladder->fp8_model, bench->ledger, &bench->config, &view, limits, DTYPE_FP8_E4M3, error) !=
+        STATUS_OK)
         return error->status;
     ladder->fp8_model.stop = bench_stop_flag();
     return STATUS_OK;
