@@ -13,6 +13,7 @@
 #include "bench/harness/serving.h"
 #include "engine/random.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -223,6 +224,7 @@ static enum status record(const struct bench *bench, struct results *results, st
                           struct error *error)
 {
     const struct in_flight *flight = &watch->flight;
+    assert(flight->at_ms != NULL); /* a request was served */
     double start = flight->at_ms[0], end = flight->at_ms[flight->n - 1], seconds = (end - start) / 1e3;
     double last = serving->requests[serving->count - 1].arrival_ms;
     last = last > start ? last : end; /* all came at once */
