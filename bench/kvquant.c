@@ -35,7 +35,8 @@ static const struct column columns[] = {
      "How far kv_tensor_bytes is below the same cache in the type that the model was published in."},
     {"perplexity", COLUMN_REAL, 4, false,
      "exp of the mean negative log-likelihood of the text's tokens, in double from the logits; pieces of up to "
-     "`context` tokens, passes of 256. Empty where weights are synthetic or the context is past the model's."},
+     "`context` tokens, 8,192 in all, passes of 256. Empty where weights are synthetic or the context is past the "
+     "model's."},
     {"perplexity_delta_percent", COLUMN_REAL, 3, false, "How far it is above the f32 cache's on the same text."},
     {"max_logit_error", COLUMN_REAL, 4, false,
      "Largest difference of any logit of any position from the run with the f32 cache, same weights, same tokens."},
@@ -244,26 +245,32 @@ static enum status measure_context(struct kvquant *k, struct results *results, i
 
 /* ---- the experiment ---- */
 
-/* The longest context that is scored; 0: all lie past what the model was made for. */
-static int64_t longest_scored(const struct bench *bench, const struct int_list *contexts)
+/* Tokens that are predicted, at most: what has learned nothing is not worth many. */
+static int64_t most_scored(const struct bench *bench)
 {
-    int64_t longest = 0;
+    return bench->options.quick ? 256 : bench->weights_dir[0] ? 8192 : 512;
+}
+
+/* Text for the context that takes most of it; none where all lie past what the model was made for. */
+static enum status read_text(struct kvquant *k, const struct int_list *contexts, struct error *error)
+{
+    int64_t most = 0;
     for (size_t i = 0; i < contexts->count; i++)
-        if (contexts->values[i] <= bench->config.max_position_embeddings)
-            longest = contexts->values[i];
-    return longest;
+        if (contexts->values[i] <= k->bench->config.max_position_embeddings) {
+            struct kvquant_pieces pieces = kvquant_pieces(k, contexts->values[i]);
+            most = pieces.count * pieces.length > most ? pieces.count * pieces.length : most;
+        }
+    return most > 0 ? text_for(&k->text, k->bench, own.text, most, error) : STATUS_OK;
 }
 
 static enum status measure_all(struct bench *bench, struct results *results, const struct int_list *contexts,
                                struct error *error)
 {
-    struct kvquant k = {.bench = bench, .reps = bench_reps(bench, 30, 3), .pieces = bench->options.quick ? 1 : 4};
+    struct kvquant k = {.bench = bench, .reps = bench_reps(bench, 30, 3), .most_scored = most_scored(bench)};
     struct model model = {0};
     for (enum dtype type = DTYPE_F32; type < DTYPE_COUNT; type++)
         k.types[type].measured = wanted(bench, type);
-    enum status status = STATUS_OK;
-    if (longest_scored(bench, contexts) > 0)
-        status = text_for(&k.text, bench, own.text, k.pieces * longest_scored(bench, contexts), error);
+    enum status status = read_text(&k, contexts, error);
     if (status == STATUS_OK)
         status = pair_types(bench, int_list_max(contexts), error);
     if (status == STATUS_OK)

@@ -28,13 +28,20 @@ struct kvquant {
     struct bench *bench;
     struct model *model;
     struct bench as_int8; /* what the model is made for: the type with most tensors per layer serves the others too */
-    int reps, pieces;     /* pieces: of the text, at most */
-    struct text text;     /* empty: nothing to predict */
+    int reps;
+    int64_t most_scored; /* tokens of the text */
+    struct text text;    /* empty: nothing to predict */
     int64_t context;
     struct kvquant_type types[DTYPE_COUNT];
     int64_t rows_compared, logits_compared;
     double read_ceiling_gbps;
 };
+
+/* How the text is cut for a context: a single piece with --quick. */
+struct kvquant_pieces {
+    int64_t count, length;
+};
+struct kvquant_pieces kvquant_pieces(const struct kvquant *k, int64_t context);
 
 /* One model for all types of cache. */
 enum status kvquant_open_model(struct kvquant *k, struct model *model, int64_t longest, struct error *error);

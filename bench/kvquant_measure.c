@@ -60,6 +60,12 @@ enum status kvquant_begin(struct kvquant *k, struct error *error)
 
 /* ---- quality ---- */
 
+struct kvquant_pieces kvquant_pieces(const struct kvquant *k, int64_t context)
+{
+    int64_t length = context < k->most_scored ? context : k->most_scored;
+    return (struct kvquant_pieces){k->bench->options.quick ? 1 : k->most_scored / length, length};
+}
+
 static int64_t choice(enum dtype dtype, const char *row, int64_t vocab)
 {
     int64_t best = 0;
@@ -109,8 +115,10 @@ static enum status scoring_init(struct scoring *s, struct kvquant *k, struct err
     if (scorer_init(&s->scorer, k->model, KVQUANT_ROWS, error) != STATUS_OK)
         return error->status;
     for (enum dtype type = DTYPE_F32; type < DTYPE_COUNT; type++) {
-        const struct kv_options options = {
-            .policy = KV_RESERVED, .dtype = type, .max_sequences = 1, .max_tokens = (int)k->context};
+        const struct kv_options options = {.policy = KV_RESERVED,
+                                           .dtype = type,
+                                           .max_sequences = 1,
+                                           .max_tokens = (int)kvquant_pieces(k, k->context).length};
         if (k->types[type].measured &&
             (kv_open(&s->caches[type], k->bench->ledger, &k->bench->config, &options, error) != STATUS_OK ||
              kv_sequence_open(s->caches[type], &s->sequences[type], error) != STATUS_OK))
@@ -142,12 +150,11 @@ static enum status score_pass(struct scoring *s, struct kvquant *k, int64_t firs
 
 static enum status score_pieces(struct scoring *s, struct kvquant *k, struct error *error)
 {
-    for (int piece = 0; piece < k->pieces; piece++) {
-        int64_t first = piece * k->context, left = k->text.count - first;
-        int64_t length = left < k->context ? left : k->context;
-        for (int64_t done = 0; done < length; done += KVQUANT_ROWS) {
-            int64_t count = length - done < KVQUANT_ROWS ? length - done : KVQUANT_ROWS;
-            if (score_pass(s, k, first + done, count, error) != STATUS_OK)
+    const struct kvquant_pieces pieces = kvquant_pieces(k, k->context);
+    for (int64_t piece = 0; piece < pieces.count; piece++) {
+        for (int64_t done = 0; done < pieces.length; done += KVQUANT_ROWS) {
+            int64_t count = pieces.length - done < KVQUANT_ROWS ? pieces.length - done : KVQUANT_ROWS;
+            if (score_pass(s, k, piece * pieces.length + done, count, error) != STATUS_OK)
                 return error->status;
         }
         for (enum dtype type = DTYPE_F32; type < DTYPE_COUNT; type++)
