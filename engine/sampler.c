@@ -84,13 +84,3 @@ int32_t distribution_draw(const struct distribution *distribution, uint64_t *sta
     }
     return last;
 }
-
-int32_t sampler_choose(struct sampler *sampler, float *logits, int vocab, int32_t *scratch)
-{
-    if (sampler->temperature <= 0.0f)
-        return first_largest(logits, vocab);
-    struct distribution distribution = {.share = logits};
-    distribution.ids = scratch;
-    sampler_distribution(sampler, &distribution, vocab);
-    return distribution_draw(&distribution, &sampler->state);
-}

@@ -1,4 +1,6 @@
-/* Choosing the next token: greedy, or seeded sampling with temperature, top-k and top-p (Holtzman et al. 2020). */
+/* What the next token is drawn from, on the host: greedy, or sampling with temperature, top-k and top-p (Holtzman et
+   al. 2020). Speculative decoding needs the whole distribution; plain decoding chooses on the device
+   (kernels/device.h). */
 #ifndef KVLAB_ENGINE_SAMPLER_H
 #define KVLAB_ENGINE_SAMPLER_H
 
@@ -10,9 +12,6 @@ struct sampler {
     float top_p;       /* 1: all */
     uint64_t state;    /* of the random stream; engine/random.h; set it to the seed */
 };
-
-/* Token chosen from host logits[vocab] (f32, overwritten). scratch: host [vocab]. Greedy takes the first of equals. */
-int32_t sampler_choose(struct sampler *sampler, float *logits, int vocab, int32_t *scratch);
 
 /* What a sampler draws from: the tokens that top-k and top-p leave, and the share of each. */
 struct distribution {

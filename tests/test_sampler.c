@@ -20,7 +20,9 @@ static int32_t draw(struct sampler *sampler)
     int32_t scratch[VOCAB];
     for (int i = 0; i < VOCAB; i++)
         logits[i] = (float)log(probability[i]) + 3.0f;
-    return sampler_choose(sampler, logits, VOCAB, scratch);
+    struct distribution distribution = {.share = logits, .ids = scratch};
+    sampler_distribution(sampler, &distribution, VOCAB);
+    return distribution_draw(&distribution, &sampler->state);
 }
 
 static void frequencies(struct sampler sampler, double share[VOCAB])
@@ -44,7 +46,11 @@ static void greedy_takes_the_first_of_the_largest(void **state)
     float logits[] = {1.0f, 7.0f, -2.0f, 7.0f};
     int32_t scratch[4];
     struct sampler greedy = {.top_p = 1.0f};
-    assert_int_equal(sampler_choose(&greedy, logits, 4, scratch), 1);
+    struct distribution distribution = {.share = logits, .ids = scratch};
+    sampler_distribution(&greedy, &distribution, 4);
+    assert_int_equal(distribution.count, 1);
+    assert_int_equal(distribution.ids[0], 1);
+    assert_true(logits[1] == 1.0f && logits[3] == 0.0f);
 }
 
 static void temperature_one_draws_the_distribution(void **state)
