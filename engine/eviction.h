@@ -2,9 +2,9 @@
    only; engine/kv_evict.h moves the rows on the device.
 
    A head has `budget` slots. The newest token takes the next free slot; where none is left, `drop` tokens are given up
-   first, and the rows behind them move up, so that slots 0 .. held - 1 are always in use. A query sees at most `budget`
-   keys, its own included. The order of the slots is no order of the tokens: attention does not depend on it, since each
-   key was rotated for its token's own position.
+   first, and rows from the end fill the holes, so that slots 0 .. held - 1 are always in use. A query sees at most
+   `budget` keys, its own included. The order of the slots is no order of the tokens: attention does not depend on it,
+   since each key was rotated for its token's own position.
 
    The policies, as their papers have them:
    - recent   the newest tokens only: "window attention", which Xiao et al. 2023 (StreamingLLM, section 3.1, figure 1b)
