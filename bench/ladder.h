@@ -1,4 +1,4 @@
-/* The ladder's workload and steps, and what arithmetic expects of each. */
+/* The ladder's workload and steps, what arithmetic expects of each, and one run of each. */
 #ifndef KVLAB_BENCH_LADDER_H
 #define KVLAB_BENCH_LADDER_H
 
@@ -31,6 +31,8 @@ struct ladder_step {
 enum { LADDER_STEPS = 7 };
 extern const struct ladder_step ladder_steps[LADDER_STEPS];
 
+/* ---- ladder_predict.c */
+
 int ladder_prompt(const struct ladder_load *load);
 int ladder_output(const struct ladder_load *load, int request);
 /* Requests that a step runs: without a cache one of each length, which makes the same rate and takes a minute less. */
@@ -52,5 +54,29 @@ struct ladder_estimate {
 };
 struct ladder_estimate ladder_predict(const struct bench *bench, const struct ladder_load *load,
                                       const struct ladder_step *step, const struct ladder_machine *machine);
+
+/* ---- ladder_run.c */
+
+/* What a step's runs left; the caller owns the arrays. */
+struct ladder_outcome {
+    double *seconds; /* [reps] */
+    int32_t *tokens; /* host [output tokens]: what was chosen, request by request */
+    uint64_t checksum, peak_kv_bytes, positions_before;
+    int64_t positions, choosing_passes, hit_tokens, preemptions;
+};
+
+struct ladder {
+    struct bench *bench;
+    struct ladder_load load;
+    struct model model, fp8_model; /* the same weights; workspace for its own type of cache */
+    int32_t *prompts;              /* host [requests][prompt] */
+    int reps;
+    struct ladder_machine machine;
+    struct ladder_outcome outcomes[LADDER_STEPS];
+};
+
+/* Runs step number `at` and fills in its outcome; the time goes to seconds[repetition]. Status 1: it chose other tokens
+   than in the repetition before; 130: interrupted. */
+enum status ladder_run_step(struct ladder *ladder, size_t at, int repetition, struct error *error);
 
 #endif
