@@ -14,6 +14,7 @@ stats csv using (all = add_word(all, @row_key), ticks = ticks.'"'.short_name(str
 # The rate that each step would have, had it gained over the measured rate before it what arithmetic says.
 before = NaN
 expected(rate, gain) = (found = before * gain, before = rate, found)
+above(rate, gain) = bigger(rate, expected(rate, gain))
 gains(unused) = known(num('gain_over_previous')) ? sprintf("%s\nx %s", short(num('tokens_per_s')), short(num('gain_over_previous'))) \
                                                  : short(num('tokens_per_s'))
 
@@ -29,27 +30,31 @@ do for [format in 'png svg'] {
 
     unset y2tics
     unset y2label
+    unset bmargin
+    set key maxrows auto width 0
     set ytics nomirror
     set origin 0, 0.42; set size 1, 0.58
     set title 'Techniques added one at a time: '.heading(all)
     set ylabel 'tokens per second'
     set logscale y
-    set yrange [slowest / 2 : fastest * 5]
+    set yrange [slowest / 2 : fastest * 12]
     set key left top
     before = NaN
     plot csv using 0:(num('tokens_per_s')) with boxes lc rgb blue lw 1.5 fs solid 0.75 border lc rgb blue \
              title 'measured; above, the rate and the gain over the step before', \
          csv using 0:(expected(num('tokens_per_s'), num('predicted_gain'))) with points lc rgb black pt 2 ps 1.8 lw 2 \
              title 'formula: the rate before * the gain that bytes and FLOPs predict', \
-         csv using 0:(num('tokens_per_s')):(gains(0)) with labels offset 0, 1.3 font font.',11' notitle
+         csv using 0:(above(num('tokens_per_s'), num('predicted_gain'))):(gains(0)) with labels offset 0, 1.6 font font.',11' notitle
 
     set origin 0, 0; set size 1, 0.42
     unset title
+    set bmargin 3.5
+    set key left top maxrows 2 width -2
     unset logscale y
     set ylabel 'KV cache held, MiB'
-    set yrange [0 : budget / MiB * 1.45]
+    set yrange [0 : budget / MiB * 1.5]
     set y2label 'sequences that decode together'
-    set y2range [0 : most * 1.35]
+    set y2range [0 : most * 1.5]
     set y2tics nomirror
     plot csv using 0:(num('peak_kv_bytes') / MiB) with boxes lc rgb orange lw 1.5 fs solid 0.4 border lc rgb orange title 'most held at once', \
          budget / MiB with lines ls 1 title 'budget', \

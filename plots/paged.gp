@@ -29,6 +29,7 @@ do for [format in 'png svg'] {
     set origin 0, 0.42; set size 1, 0.58
     set title 'A KV budget while requests wait for it: '.heading(all)
     set ylabel '% of the budget'
+    set xlabel ' ' # room for the second line of the tics
     set xrange [-0.7 : words(ticks) - 0.3]
     set yrange [0 : 118]
     set ytics 0, 20, 100
