@@ -1,21 +1,26 @@
-/* Body of attention for one row, STREAM_MIN to STREAM_HEADS query heads per KV head, working type and cache both bf16,
-   on a processor that multiplies bf16 pairs: decode, whose time should be that of reading K and V once. Rounding is
-   that of hot_attention_pairs.h.
+/* Body of attention for one row, STREAM_MIN to STREAM_HEADS query heads per KV head, working type bf16 and a cache of
+   bf16, fp8 or int8, on a processor that multiplies bf16 pairs: decode, whose time should be that of reading K and V
+   once. Rounding is that of hot_attention_pairs.h.
 
    Nothing of K is turned or staged. The lanes of a vector are STREAM_HEADS query heads times two bf16 pairs of
    head_dim: q is laid out so once, and of a row of K 8 bytes at a time are repeated over the lanes, which a load does
    by itself. V is paired by keys in registers. STREAM_KEYS keys are a step; while one is multiplied, the rows of the
    step after the next are asked for, a cache line at a time, so that memory has work throughout: with the burst that a
-   tile asks for, reading and multiplying take turns. Bytes moved: keys * head_dim * 4, once per call. */
+   tile asks for, reading and multiplying take turns.
+
+   The rows of a step in fp8 or int8 are turned into bf16 first, which holds every value of fp8 and every code of int8
+   exactly; a key's scales multiply its scores, and its weights after they were summed up. Bytes moved: keys * 2 *
+   (head_dim * size(kv_dtype) + scale), once per call. */
 #ifndef KVLAB_KERNELS_CPU_HOT_ATTENTION_DECODE_H
 #define KVLAB_KERNELS_CPU_HOT_ATTENTION_DECODE_H
 
 #include "kernels/cpu/hot_attention.h"
 
 enum {
-    STREAM_MIN = 2,   /* query heads; one alone is served as fast straight from the cache, in f32 */
-    STREAM_HEADS = 8, /* most query heads */
-    STREAM_DIM = 256, /* largest head_dim */
+    STREAM_MIN = 2,      /* query heads; one alone is served as fast straight from the cache, in f32 */
+    STREAM_MIN_INT8 = 3, /* codes become f32 by two instructions: two heads as well */
+    STREAM_HEADS = 8,    /* most query heads */
+    STREAM_DIM = 256,    /* largest head_dim */
     STREAM_KEYS = 32,
     STREAM_TOGETHER = 8, /* keys whose sums are built side by side */
     STREAM_AHEAD = 2,    /* steps between asking for a row and using it */
@@ -23,13 +28,21 @@ enum {
     STREAM_PANEL = 32,   /* values of head_dim in a panel of V: one line */
 };
 
+/* A step of a cache of one byte per value, as bf16. */
+struct hot_stream_step {
+    uint16_t k[STREAM_KEYS * STREAM_DIM], v[STREAM_KEYS * STREAM_DIM];
+    float k_scale[STREAM_KEYS], v_scale[STREAM_KEYS]; /* of int8 */
+    size_t offset[STREAM_KEYS];                       /* of the rows in k and v, bytes */
+};
+
 /* What one call keeps between steps: lane 2 h + i of q[d] is pair 2 d + i of head h; lane 2 h + i of scores[j] is key
    2 j + i of head h; lane h of maximum's even places is head h's. */
 struct hot_stream {
     float *q, *scores; /* [head_dim / 4][VL], [STREAM_KEYS / 2][VL] */
     float *p;          /* [STREAM_KEYS / 2][STREAM_HEADS]: weights of keys 2 j and 2 j + 1 as a bf16 pair */
-    vec maximum;       /* lanes 2 h and 2 h + 1 */
-    vec total;         /* lanes h and h + STREAM_HEADS, to be added up */
+    const struct hot_stream_step *scales; /* of int8, else NULL */
+    vec maximum;                          /* lanes 2 h and 2 h + 1 */
+    vec total;                            /* lanes h and h + STREAM_HEADS, to be added up */
 };
 
 /* Where the rows of the steps lie: offset[step % (STREAM_AHEAD + 1)]. */
@@ -105,6 +118,9 @@ static void hot_stream_raise(const struct hot_attend *t, struct hot_stream *s, v
 /* Scores q k of the step's first `keys` keys to weights 2^(q k factor - maximum). */
 static void hot_stream_softmax(const struct hot_attend *t, struct hot_stream *s, int keys)
 {
+    for (int j = 0; s->scales && j < STREAM_KEYS / 2; j++)
+        vec_store_f32(s->scores + j * VL,
+                      vec_mul(vec_load_f32(s->scores + j * VL), vec_repeat_two(s->scales->k_scale + 2 * j)));
     for (int i = keys; i < STREAM_KEYS; i++)
         for (int m = 0; m < STREAM_HEADS; m++)
             s->scores[i / 2 * VL + 2 * m + i % 2] = -INFINITY;
@@ -120,8 +136,11 @@ static void hot_stream_softmax(const struct hot_attend *t, struct hot_stream *s,
         vec p = vec_exp2_short(vec_fma(vec_load_f32(s->scores + j * VL), factor, base));
         vec next = vec_exp2_short(vec_fma(vec_load_f32(s->scores + (j + 1) * VL), factor, base));
         vec both = vec_round_pairs(p, next);
-        vec_store_f32(s->p + j * STREAM_HEADS, both);
         s->total = vec_dot_pairs(both, ones, s->total);
+        if (s->scales)
+            both = vec_round_pairs(vec_mul(p, vec_repeat_two(s->scales->v_scale + 2 * j)),
+                                   vec_mul(next, vec_repeat_two(s->scales->v_scale + 2 * j + 2)));
+        vec_store_f32(s->p + j * STREAM_HEADS, both);
     }
 }
 
@@ -183,8 +202,39 @@ static void hot_stream_output_any(const struct hot_attend *t, const float *p, co
 
 static int hot_stream_serves(const struct hot_attend *t)
 {
-    return t->working == DTYPE_BF16 && t->kv_dtype == DTYPE_BF16 && t->tokens == 1 && t->group >= STREAM_MIN &&
+    const int fewest = t->kv_dtype == DTYPE_INT8 ? STREAM_MIN_INT8 : STREAM_MIN;
+    return t->working == DTYPE_BF16 && t->kv_dtype >= DTYPE_BF16 && t->tokens == 1 && t->group >= fewest &&
            t->group <= STREAM_HEADS && t->head_dim % STREAM_PANEL == 0 && t->head_dim <= STREAM_DIM;
+}
+
+/* Rows to bf16, one after the other; those of the step after the next are asked for meanwhile. */
+VEC_INLINE void hot_stream_turn_rows(enum dtype dtype, const char *tensor, size_t head_dim, const size_t *offset,
+                                     const size_t *ahead, uint16_t *to)
+{
+    for (size_t i = 0; i < STREAM_KEYS; i++)
+        for (size_t d = 0; d < head_dim; d += STREAM_PANEL, to += STREAM_PANEL) {
+            const char *from = tensor + offset[i] + d;
+            if (d % STREAM_LINE == 0)
+                __builtin_prefetch(tensor + ahead[i] + d);
+            vec_store_f32(to, dtype == DTYPE_INT8 ? vec_pairs_of_int8(from) : vec_pairs_of_fp8(from));
+        }
+}
+
+static void hot_stream_turn(const struct hot_attend *t, int first, int keys, const size_t *offset, const size_t *ahead,
+                            struct hot_stream_step *step)
+{
+    const size_t head_dim = (size_t)t->head_dim;
+    if (t->kv_dtype == DTYPE_INT8) {
+        hot_stream_turn_rows(DTYPE_INT8, t->k, head_dim, offset, ahead, step->k);
+        hot_stream_turn_rows(DTYPE_INT8, t->v, head_dim, offset, ahead, step->v);
+        hot_find_scales(t, t->k_scale, first, keys, step->k_scale);
+        hot_find_scales(t, t->v_scale, first, keys, step->v_scale);
+    } else {
+        hot_stream_turn_rows(DTYPE_FP8_E4M3, t->k, head_dim, offset, ahead, step->k);
+        hot_stream_turn_rows(DTYPE_FP8_E4M3, t->v, head_dim, offset, ahead, step->v);
+    }
+    for (int i = keys; i < STREAM_KEYS; i++) /* past the end: weights of 0 */
+        step->k_scale[i] = step->v_scale[i] = 0.0f;
 }
 
 /* A row of decode sees all keys from first_key on: nothing is masked but the places past the last. */
@@ -192,8 +242,18 @@ static void hot_attend_stream(const struct hot_attend *t)
 {
     _Alignas(HOT_ALIGN_BYTES) float q[STREAM_DIM / 4 * VL], scores[STREAM_KEYS / 2 * VL],
         p[STREAM_KEYS / 2 * STREAM_HEADS];
-    struct hot_stream s = {q, scores, p, vec_set1(t->maximum[0]), vec_set1(0.0f)};
+    _Alignas(HOT_ALIGN_BYTES) struct hot_stream_step turned;
+    const int turns = t->kv_dtype != DTYPE_BF16;
+    struct hot_attend in_bf16 = *t;
+    struct hot_stream s = {
+        q, scores, p, t->kv_dtype == DTYPE_INT8 ? &turned : NULL, vec_set1(t->maximum[0]), vec_set1(0.0f)};
     struct hot_stream_rows rows;
+    if (turns) {
+        in_bf16.k = turned.k;
+        in_bf16.v = turned.v;
+        for (size_t i = 0; i < STREAM_KEYS; i++)
+            turned.offset[i] = i * (size_t)t->head_dim * sizeof *turned.k;
+    }
     hot_stream_pack_q(t, q);
     for (int step = 0; step < STREAM_AHEAD; step++)
         hot_stream_find(t, t->first_key + step * STREAM_KEYS, rows.offset[step]);
@@ -202,9 +262,13 @@ static void hot_attend_stream(const struct hot_attend *t)
         size_t *ahead = rows.offset[(step + STREAM_AHEAD) % (STREAM_AHEAD + 1)];
         int keys = t->end_key - first < STREAM_KEYS ? t->end_key - first : STREAM_KEYS;
         hot_stream_find(t, first + STREAM_AHEAD * STREAM_KEYS, ahead);
-        hot_stream_scores(t, &s, offset, ahead);
+        if (turns) {
+            hot_stream_turn(t, first, keys, offset, ahead, &turned);
+            offset = ahead = turned.offset;
+        }
+        hot_stream_scores(&in_bf16, &s, offset, ahead);
         hot_stream_softmax(t, &s, keys);
-        hot_stream_output_any(t, p, offset, ahead);
+        hot_stream_output_any(&in_bf16, p, offset, ahead);
     }
     float maximum[VL], total[VL];
     vec_store_f32(maximum, s.maximum);

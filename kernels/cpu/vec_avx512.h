@@ -140,6 +140,27 @@ VEC_INLINE int vec_any_greater(vec a, vec b)
 {
     return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0;
 }
+/* 32 int8 codes, or 32 fp8, as bf16: exact. A normal fp8 is moved into place and its exponent rebased from 7 to 127;
+   the eight below 2^-6 are looked up. */
+VEC_INLINE vec vec_pairs_of_int8(const void *from)
+{
+    const char *at = from;
+    return vec_round_pairs(vec_load_int8(at), vec_load_int8(at + 16));
+}
+VEC_INLINE vec vec_pairs_of_fp8(const void *from)
+{
+    const __m512i small =
+        _mm512_castsi128_si512(_mm_setr_epi16(0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60));
+    __m512i bits = _mm512_cvtepu8_epi16(_mm256_loadu_si256(from));
+    __m512i magnitude = _mm512_and_si512(bits, _mm512_set1_epi16(0x7f));
+    __m512i value = _mm512_add_epi16(_mm512_slli_epi16(magnitude, 4), _mm512_set1_epi16(120 << 7));
+    value = _mm512_mask_permutexvar_epi16(value, _mm512_cmplt_epi16_mask(magnitude, _mm512_set1_epi16(8)), magnitude,
+                                          small);
+    value = _mm512_mask_mov_epi16(value, _mm512_cmpeq_epi16_mask(magnitude, _mm512_set1_epi16(0x7f)),
+                                  _mm512_set1_epi16(0x7fc0));
+    __m512i sign = _mm512_and_si512(_mm512_slli_epi16(bits, 8), _mm512_set1_epi16((short)0x8000));
+    return _mm512_castsi512_ps(_mm512_or_si512(value, sign));
+}
 VEC_INLINE vec vec_set1_pair(uint32_t pair)
 {
     return _mm512_castsi512_ps(_mm512_set1_epi32((int)pair));
