@@ -116,10 +116,10 @@ static size_t settings_count(void)
 }
 
 /* The probe at this setting, in texts as long as the row's context. Near is the same for all settings, inside the
-   newest half of the smallest budget. */
+   newest half of the smallest budget, or of the text where no budget is smaller. */
 static struct probe probe_of(const struct setting *setting, int64_t context)
 {
-    int64_t near = context;
+    int64_t near = context / 2 - 16;
     for (size_t i = 0; i < own.budgets.count; i++)
         near = own.budgets.values[i] / 2 - 16 < near ? own.budgets.values[i] / 2 - 16 : near;
     return (struct probe){.eviction = &setting->eviction,
@@ -435,11 +435,24 @@ static enum status measure_all(struct bench *bench, struct results *results, con
     return status == STATUS_OK ? check_rows(results, error) : status;
 }
 
+/* Heavy hitters with a slot for every token weigh the sinks, and a policy by attention has two slots at least. */
+static enum status check_contexts(const struct int_list *contexts, struct error *error)
+{
+    for (size_t i = 0; i < contexts->count; i++)
+        if (contexts->values[i] < 2)
+            return error_set(error, STATUS_INPUT,
+                             "--contexts: %" PRId64 " is too short for anything to be forgotten, the least is 2",
+                             contexts->values[i]);
+    return STATUS_OK;
+}
+
 static enum status run(struct bench *bench, struct error *error)
 {
     struct results *results;
     bool quick = bench->options.quick;
     const struct int_list *contexts = bench_contexts(bench, "2048,4096", "256");
+    if (check_contexts(contexts, error) != STATUS_OK)
+        return error->status;
     if (own.budgets.count == 0 &&
         int_list_parse(&own.budgets, quick ? "128" : "256,512", "budget-tokens", 8, 1 << 20, error) != STATUS_OK)
         return error->status;

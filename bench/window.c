@@ -59,7 +59,8 @@ static const struct table tables[] = {{"", true, columns, sizeof columns / sizeo
 static int blocks_needed(int64_t window, int64_t context)
 {
     int whole = (int)((context + BLOCK_SIZE - 1) / BLOCK_SIZE);
-    int some = window > 0 ? kv_window_blocks((int)window, BLOCK_SIZE, PASS_ROWS) : whole;
+    bool hides = window > 0 && window < context;
+    int some = hides ? kv_window_blocks((int)window, BLOCK_SIZE, PASS_ROWS) : whole;
     return some < whole ? some : whole;
 }
 
@@ -294,10 +295,23 @@ static enum status measure_all(struct bench *bench, struct results *results, con
     return status;
 }
 
+/* The last half of a context is timed step by step: of one token nothing is. */
+static enum status check_contexts(const struct int_list *contexts, struct error *error)
+{
+    for (size_t i = 0; i < contexts->count; i++)
+        if (contexts->values[i] < 2)
+            return error_set(error, STATUS_INPUT,
+                             "--contexts: %" PRId64 " is too short for a decode step to be timed, the least is 2",
+                             contexts->values[i]);
+    return STATUS_OK;
+}
+
 static enum status run(struct bench *bench, struct error *error)
 {
     struct results *results;
     const struct int_list *contexts = bench_contexts(bench, "128-4096*2", "32-128*2");
+    if (check_contexts(contexts, error) != STATUS_OK)
+        return error->status;
     if (own.windows.count == 0 && int_list_parse(&own.windows, bench->options.quick ? "48,256" : "64-1024*4", "window",
                                                  1, INT32_MAX, error) != STATUS_OK)
         return error->status;

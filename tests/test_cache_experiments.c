@@ -63,6 +63,20 @@ static void window_refusals(void **state)
     (void)state;
     assert_non_null(strstr(place_run("window --window 0 --quick", 2), "--window"));
     assert_non_null(strstr(place_run("window --text /no/such/text --quick", 2), "/no/such/text"));
+    assert_non_null(strstr(place_run("window --contexts 16,1 --quick", 2), "--contexts: 1 is too short"));
+}
+
+/* The widest window that the option takes is full attention, byte for byte. */
+static void window_wider_than_any_context(void **state)
+{
+    (void)state;
+    place_run("window --contexts 20 --window 2147483647 --threads 1 --quick", 0);
+    struct csv_table table = place_csv("window");
+    assert_int_equal(table.row_count, 2);
+    assert_int_equal(place_int(&table, 1, "window"), INT32_MAX);
+    assert_int_equal(place_int(&table, 1, "kv_bytes"), place_int(&table, 1, "kv_bytes_full"));
+    assert_string_equal(place_text(&table, 1, "perplexity"), place_text(&table, 0, "perplexity"));
+    csv_table_free(&table);
 }
 
 /* ---- evict ------------------------------------------------------------------------------------------------------ */
@@ -172,12 +186,32 @@ static void evict_checks_its_predictions(void **state)
     }
 }
 
+/* With a budget over the context nothing goes: both facts are kept by every policy, and the near one is nearer. */
+static void evict_budget_over_the_context(void **state)
+{
+    (void)state;
+    char line[256];
+    snprintf(line, sizeof line, "evict --contexts 192 --budget-tokens 100000 --probes 1 --threads 1 --model %s/bytes",
+             place_folder());
+    place_run(line, 0);
+    struct csv_table table = place_csv("evict");
+    assert_int_equal(table.row_count, 5);
+    for (size_t row = 0; row < 5; row++) {
+        assert_int_equal(place_int(&table, row, "near_tokens"), 96);
+        assert_int_equal(place_int(&table, row, "evicted_tokens"), 0);
+        assert_string_equal(place_text(&table, row, "near_kept_percent"), "100.0");
+        assert_string_equal(place_text(&table, row, "probe_kept_percent"), "100.0");
+    }
+    csv_table_free(&table);
+}
+
 static void evict_refusals(void **state)
 {
     (void)state;
     assert_non_null(strstr(place_run("evict --budget-tokens 7 --quick", 2), "--budget-tokens"));
     assert_non_null(strstr(place_run("evict --sinks 7 --quick", 2), "--sinks"));
     assert_non_null(strstr(place_run("evict --text /no/such/text --quick", 2), "/no/such/text"));
+    assert_non_null(strstr(place_run("evict --contexts 16,1 --quick", 2), "--contexts: 1 is too short"));
 }
 
 static int make_places(void **state)
@@ -191,10 +225,15 @@ static int make_places(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(window_of_blocks),     cmocka_unit_test(window_on_a_staged_clock),
-        cmocka_unit_test(window_refusals),      cmocka_unit_test(evict_at_one_budget),
-        cmocka_unit_test(evict_without_probes), cmocka_unit_test(evict_checks_its_predictions),
+        cmocka_unit_test(window_of_blocks),
+        cmocka_unit_test(window_on_a_staged_clock),
+        cmocka_unit_test(window_refusals),
+        cmocka_unit_test(evict_at_one_budget),
+        cmocka_unit_test(evict_without_probes),
+        cmocka_unit_test(evict_checks_its_predictions),
         cmocka_unit_test(evict_refusals),
+        cmocka_unit_test(window_wider_than_any_context),
+        cmocka_unit_test(evict_budget_over_the_context),
     };
     return cmocka_run_group_tests_name("cache_experiments", tests, make_places, place_remove);
 }
