@@ -171,6 +171,8 @@ void kv_publish(struct kv_cache *cache, int number, const int32_t *tokens)
         const int32_t *content = tokens + sequence->published * size;
         int known = prefix_cache_find(&cache->prefix, last_published(sequence), content);
         if (known < 0) {
+            /* A fork may have published it behind a block that was rewritten since, where nobody finds it. */
+            prefix_cache_forget(&cache->prefix, *block);
             prefix_cache_add(&cache->prefix, last_published(sequence), content, *block);
             block_pool_set_findable(&cache->blocks, *block, true);
         } else if (known != *block) {

@@ -228,6 +228,30 @@ static void rewritten_content_is_not_found(void **state)
     kv_close(cache);
 }
 
+/* A fork publishes its second block behind another's first one, and then rewrites that: the other holder of the second
+   block publishes it behind its own. */
+static void a_block_is_published_again_behind_another(void **state)
+{
+    (void)state;
+    struct kv_cache *cache = open_cache(3, 8);
+    struct truth known = truth_of("0123"), writer = truth_of("01234567"), other = writer,
+                 reader = truth_of("012345678");
+    run(cache, &known);
+    kv_sequence_close(cache, known.number);
+    check_ok(kv_sequence_open(cache, &writer.number, &error));
+    assert_true(compute(cache, &writer));
+    check_ok(kv_fork(cache, writer.number, &other.number, &error));
+    kv_publish(cache, writer.number, writer.tokens);
+    check_ok(kv_truncate(cache, writer.number, 1, &error));
+    writer.length = 1;
+    writer.tokens[writer.length++] = 9;
+    assert_true(compute(cache, &writer));
+    kv_publish(cache, other.number, other.tokens);
+    check_contents(cache, &other);
+    assert_int_equal(run(cache, &reader), 8);
+    kv_close(cache);
+}
+
 /* ---- random operations ---- */
 
 enum { SEQUENCES = 6, BLOCKS = 26 };
@@ -427,6 +451,7 @@ int main(void)
         cmocka_unit_test(full_blocks_are_found_and_the_last_token_is_left),
         cmocka_unit_test(unreferenced_content_is_evicted_least_recently_used_first),
         cmocka_unit_test(rewritten_content_is_not_found),
+        cmocka_unit_test(a_block_is_published_again_behind_another),
         cmocka_unit_test(random_operations_keep_contents_and_accounts),
         cmocka_unit_test(shared_blocks_give_the_same_logits),
     };
