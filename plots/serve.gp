@@ -41,7 +41,7 @@ do for [format in 'png svg'] {
     set boxwidth 0.36
     set style fill solid 0.55 border lc rgb black
     set key above center vertical maxrows 2
-    plot csv using ($0 - 0.19):(num('in_flight_first_half')) with boxes lc rgb green title 'first half of the arrivals' time, counted', \
+    plot csv using ($0 - 0.19):(num('in_flight_first_half')) with boxes lc rgb green title 'first half of the time of arrivals, counted', \
          csv using ($0 + 0.19):(num('in_flight_second_half')) with boxes lc rgb purple fs pattern 4 title 'second half, counted', \
          csv using ($0):(num('requests_per_s') * num('e2e_ms_mean') / 1e3):xtic(level(0)) with points lc rgb black lw 2 pt 1 ps 1.4 title "by Little's law: rate * mean E2E"
     unset multiplot
