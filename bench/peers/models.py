@@ -1,18 +1,16 @@
 """One published shape with the same kind of random bf16 weights for every peer: a folder that transformers reads, and a
 GGUF file that llama.cpp reads. kvlab makes its own (synthetic weights). Values do not matter for time or memory; zeros
-would (some products skip them), so they are random everywhere."""
+would (some products skip them), so they are random everywhere.
+
+    models.py CONFIG.json FOLDER FILE.gguf"""
 import json
 import os
+import sys
 
 import gguf
 import numpy
 import torch
 import transformers
-
-
-def config_of(data, name):
-    with open(os.path.join(data, "models", name + ".json")) as f:
-        return {k: v for k, v in json.load(f).items() if not k.startswith("_")}
 
 
 def make_transformers(config, folder):
@@ -78,3 +76,10 @@ def make_gguf(config, path):
     writer.write_tensors_to_file()
     writer.close()
     os.rename(path + ".part", path)
+
+
+if __name__ == "__main__":
+    with open(sys.argv[1]) as f:
+        published = {k: v for k, v in json.load(f).items() if not k.startswith("_")}
+    make_transformers(published, sys.argv[2])
+    make_gguf(published, sys.argv[3])

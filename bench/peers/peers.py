@@ -13,15 +13,14 @@ import subprocess
 import sys
 import tempfile
 
-import models
-
 COLUMNS = ("peer,version,model,phase,tokens,batch,tokens_per_s,effective_gbps,percent_of_read_ceiling,peak_bytes,"
            "kv_bytes_per_token,kvlab_ratio,rounds").split(",")
 STEPS = 8
 
 
 def run(command, **more):
-    """(stdout, most resident bytes) of a command."""
+    """(stdout, most resident bytes) of a command. Until it has begun, a child counts as large as this process: which
+    therefore loads nothing large (models.py is a process of its own)."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = subprocess.Popen(command, stdout=out, stderr=err, text=True, **more)
         _, status, usage = os.wait4(process.pid, 0)
@@ -152,10 +151,9 @@ def main():
     args = parser.parse_args()
     args.llama_version = "llama-cpp-python 0.3.36"
 
-    config = models.config_of(args.data, args.model)
     folder, path = (os.path.join(args.work, args.model), os.path.join(args.work, args.model + ".gguf"))
-    models.make_transformers(config, folder)
-    models.make_gguf(config, path)
+    run([sys.executable, os.path.join(os.path.dirname(__file__), "models.py"),
+         os.path.join(args.data, "models", args.model + ".json"), folder, path])
     peers = [Kvlab(args), Transformers(args, folder), LlamaCpp(args, os.path.join(args.work, "llama.cpp"), path)]
     os.makedirs(args.out, exist_ok=True)
     with open(os.path.join(args.out, "peers.csv"), "w", newline="") as f:
