@@ -264,7 +264,7 @@ static void bad_settings_touch_nothing(void **state)
         {"--threads many", 2, "--threads"},
         {"--dtype int3", 2, "f32, f16, bf16"},
         {"--format xml", 2, "table, csv, json, md"},
-        {"--samples /dev/null/x", 2, "--samples"},
+        {"--samples s.csv", 2, "--samples: kv does not use it"},
         {"--reps 3", 2, "--reps: kv does not use it"},
         {"--new-tokens 3", 2, "--new-tokens"},
         {"--model /no/such/model", 2, "/no/such/model"},

@@ -237,7 +237,8 @@ static void short_for_more_than_one(void **state)
 static void options_that_have_no_effect(void **state)
 {
     (void)state;
-    static char *const given[][2] = {{"--contexts", "1"}, {"--batch", "1"}, {"--new-tokens", "1"}, {"--reps", "1"}};
+    static char *const given[][2] = {
+        {"--contexts", "1"}, {"--batch", "1"}, {"--new-tokens", "1"}, {"--reps", "1"}, {"--samples", "s"}};
     for (unsigned i = 0; i < COUNT(given); i++) {
         struct options options;
         struct error error;

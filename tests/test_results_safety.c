@@ -31,8 +31,12 @@ static const struct column columns[] = {
 };
 static const struct column fit_columns[] = {{"slope", COLUMN_REAL, 1, false, "s"}};
 static const struct table tables[] = {{"", true, columns, COUNT(columns)}, {"_fit", false, fit_columns, 1}};
-static const struct experiment experiment = {
-    .name = "trial", .needs_device = true, .default_model = "", .tables = tables, .table_count = 2};
+static const struct experiment experiment = {.name = "trial",
+                                             .needs_device = true,
+                                             .default_model = "",
+                                             .uses = USES_SAMPLES,
+                                             .tables = tables,
+                                             .table_count = 2};
 
 static char folder[] = "/tmp/kvlab-safety-XXXXXX";
 static char csv_path[64], meta_path[64], fit_path[64], samples_path[64];

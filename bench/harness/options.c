@@ -40,7 +40,8 @@ static const struct option_row rows[] = {
     {"resume", NULL, OPTION_FLAG, FIELD(resume), .help = "keep the rows of an interrupted run and measure the rest"},
     {"dry-run", NULL, OPTION_FLAG, FIELD(dry_run),
      .help = "print what would be measured, with its prediction; write nothing"},
-    {"samples", "FILE", OPTION_TEXT, FIELD(samples), .help = "keep every raw sample in this CSV file"},
+    {"samples", "FILE", OPTION_TEXT, FIELD(samples), .use = USES_SAMPLES,
+     .help = "keep every raw sample in this CSV file"},
     {"format", "FORMAT", OPTION_CHOICE, FIELD(format), .choices = format_choices,
      .help = "what stdout gets: table (the default), csv, json or md"},
     {"explain", "COLUMN", OPTION_TEXT, FIELD(explain), .help = "say what a column means and how it is taken"},
@@ -87,7 +88,8 @@ enum status options_check_used(const struct options *options, unsigned uses, con
                                struct error *error)
 {
     unsigned given = (options->contexts.count ? USES_CONTEXTS : 0u) | (options->batch.count ? USES_BATCH : 0u) |
-                     (options->new_tokens.count ? USES_NEW_TOKENS : 0u) | (options->reps ? USES_REPS : 0u);
+                     (options->new_tokens.count ? USES_NEW_TOKENS : 0u) | (options->reps ? USES_REPS : 0u) |
+                     (options->samples ? USES_SAMPLES : 0u);
     const char *wrong = NULL;
     char known[128] = "";
     for (size_t i = 0; i < ROWS; i++) {
@@ -100,6 +102,6 @@ enum status options_check_used(const struct options *options, unsigned uses, con
     if (!wrong)
         return STATUS_OK;
     return error_set(error, STATUS_INPUT,
-                     "--%s: %s does not use it; of --contexts, --batch, --new-tokens and --reps it has %s", wrong,
-                     experiment, known[0] ? known : "none");
+                     "--%s: %s does not use it; of --contexts, --batch, --new-tokens, --reps and --samples it has %s",
+                     wrong, experiment, known[0] ? known : "none");
 }

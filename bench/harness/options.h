@@ -46,7 +46,7 @@ struct options {
 };
 
 /* Options that only some experiments have. */
-enum { USES_CONTEXTS = 1, USES_BATCH = 2, USES_NEW_TOKENS = 4, USES_REPS = 8, USES_ALL = 15 };
+enum { USES_CONTEXTS = 1, USES_BATCH = 2, USES_NEW_TOKENS = 4, USES_REPS = 8, USES_SAMPLES = 16, USES_ALL = 31 };
 
 struct option_set; /* bench/harness/option_table.h: the options of one experiment alone; NULL for none */
 

@@ -1,6 +1,7 @@
 /* Raw samples: one CSV of every experiment's shape, named by the user and therefore never taken for granted. */
 #include "bench/harness/output.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,6 +80,7 @@ enum status samples_add(struct bench *bench, const char *setting, int repetition
                         struct error *error)
 {
     struct samples *samples = &bench->output->samples;
+    assert((bench->experiment->uses & USES_SAMPLES) && "the experiment's uses lack --samples");
     if (!samples->open)
         return STATUS_OK;
     char repetition_text[16], value_text[32];
