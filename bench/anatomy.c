@@ -195,10 +195,11 @@ static enum status measure_moments(struct run_state *state, struct error *error)
 static enum status measure(struct run_state *state, struct error *error)
 {
     struct device *device = state->bench->device;
-    if (device->probes == NULL)
+    if (device->probes == NULL) {
         error_set(&state->unrecorded, STATUS_DEVICE, "this device keeps no records of allocations");
-    else
-        state->recording = device->probes->account_begin(device, &state->unrecorded) == STATUS_OK;
+        return measure_moments(state, error);
+    }
+    state->recording = device->probes->account_begin(device, &state->unrecorded) == STATUS_OK;
     enum status status = measure_moments(state, error);
     if (state->recording)
         device->probes->account_end(device);
