@@ -233,7 +233,7 @@ static enum status measure(struct bench *bench, struct results *results, const s
     if (status == STATUS_OK)
         status = admit_all(bench, setting, &plan, &cache, &outcome, refusal);
     struct ledger_refusal refused = ledger_refusal(bench->ledger);
-    if (status == STATUS_DEVICE && refused.asked > 0 && refused.missing == 0)
+    if (status == STATUS_DEVICE && refused.by_device)
         error_set(error, STATUS_DEVICE,
                   "capacity: %s at %d tokens: the device itself refused, below the budget: %s; take a smaller --budget",
                   kv_policy_name(setting->policy), setting->context, refusal->message);

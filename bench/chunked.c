@@ -280,9 +280,7 @@ static enum status run(struct bench *bench, struct error *error)
 {
     struct results *results;
     struct plan plan = {0};
-    if (own.chunks.count == 0 && int_list_parse(&own.chunks, bench->options.quick ? "16-64*2" : "64-2048*2", "chunked",
-                                                DECODING + 1, INT32_MAX, error) != STATUS_OK)
-        return error->status;
+    bench_own_list(bench, &own.chunks, "64-2048*2", "16-64*2");
     enum status status = results_open(&results, bench, &tables[0], error);
     if (status == STATUS_OK)
         status = plan_init(&plan, bench, results, error);

@@ -435,27 +435,15 @@ static enum status measure_all(struct bench *bench, struct results *results, con
     return status == STATUS_OK ? check_rows(results, error) : status;
 }
 
-/* Heavy hitters with a slot for every token weigh the sinks, and a policy by attention has two slots at least. */
-static enum status check_contexts(const struct int_list *contexts, struct error *error)
-{
-    for (size_t i = 0; i < contexts->count; i++)
-        if (contexts->values[i] < 2)
-            return error_set(error, STATUS_INPUT,
-                             "--contexts: %" PRId64 " is too short for anything to be forgotten, the least is 2",
-                             contexts->values[i]);
-    return STATUS_OK;
-}
-
 static enum status run(struct bench *bench, struct error *error)
 {
     struct results *results;
     bool quick = bench->options.quick;
     const struct int_list *contexts = bench_contexts(bench, "2048,4096", "256");
-    if (check_contexts(contexts, error) != STATUS_OK)
+    /* Heavy hitters with a slot for every token weigh the sinks, and a policy by attention has two slots at least. */
+    if (bench_check_contexts(contexts, 2, "for anything to be forgotten", error) != STATUS_OK)
         return error->status;
-    if (own.budgets.count == 0 &&
-        int_list_parse(&own.budgets, quick ? "128" : "256,512", "budget-tokens", 8, 1 << 20, error) != STATUS_OK)
-        return error->status;
+    bench_own_list(bench, &own.budgets, "256,512", "128");
     own.probes = own.probes ? own.probes : quick ? 2 : 16;
     own.sinks = own.has_sinks ? own.sinks : 4;
     if (results_open(&results, bench, &tables[0], error) != STATUS_OK)

@@ -152,9 +152,7 @@ static enum status plan_init(struct bench *bench, struct plan *plan, struct erro
                           .contexts = bench_contexts(bench, "1024", "64")};
     if (plan_trace(bench, plan, error) != STATUS_OK)
         return error->status;
-    if (!own.block_sizes.count &&
-        int_list_parse(&own.block_sizes, quick ? "1-256*16" : "1-256*2", "block-sizes", 1, 256, error) != STATUS_OK)
-        return error->status;
+    bench_own_list(bench, &own.block_sizes, "1-256*2", "1-256*16");
     if (int_list_max(&own.block_sizes) > plan->max_tokens)
         return error_set(error, STATUS_INPUT,
                          "--block-sizes: %" PRId64 " is more than a sequence of at most %d tokens (--max-tokens) holds",

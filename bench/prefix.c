@@ -28,7 +28,9 @@ static const struct column columns[] = {
      "holds in the ledger for each."},
     {"output_equal", COLUMN_TEXT, 0, false, "yes: the tokens chosen are the same with the cache on and off."},
     {"predicted_hit_tokens", COLUMN_INT, 0, false,
-     "Source formula: 0 for the first and with the cache off, else floor(shared / 16) * 16."},
+     "Source formula: 0 for the first and with the cache off, else the whole blocks of 16 that the prompt begins with "
+     "as "
+     "an earlier one does, its last token left out: floor(shared / 16) * 16 unless two questions begin alike."},
     {"kv_formula_bytes", COLUMN_INT, 0, false,
      "Source formula: blocks of 16 tokens for what is stored and not found, in bytes."},
     {"computed_tokens", COLUMN_INT, 0, false, "Tokens of the prompt that went through the model, counted."},
@@ -67,7 +69,8 @@ static const struct option_set own_set = {option_rows, &own};
 
 struct plan {
     int requests, shared, question;
-    int32_t *prompt; /* [shared + question]: the questions take turns in it */
+    int32_t *prompt;    /* [shared + question]: the questions take turns in it */
+    int32_t *questions; /* [requests][question] */
 };
 
 static int blocks_of(int tokens)
@@ -81,9 +84,22 @@ static int stored_tokens(const struct plan *plan)
     return plan->shared + plan->question + OUTPUT_TOKENS - 1;
 }
 
+static int32_t *question_of(const struct plan *plan, int request)
+{
+    return plan->questions + (size_t)(request - 1) * (size_t)plan->question;
+}
+
+/* A random question may begin as an earlier one does: where vocabularies are small, that can complete a block. */
 static int predicted_hit(const struct plan *plan, int side, int request)
 {
-    return side == OFF || request == 1 ? 0 : plan->shared / BLOCK_SIZE * BLOCK_SIZE;
+    int alike = 0;
+    for (int earlier = 1; side == ON && earlier < request; earlier++) {
+        int same = 0;
+        while (same < plan->question - 1 && question_of(plan, earlier)[same] == question_of(plan, request)[same])
+            same++;
+        alike = plan->shared + same > alike ? plan->shared + same : alike;
+    }
+    return alike / BLOCK_SIZE * BLOCK_SIZE;
 }
 
 /* Rows in pairs: request 1 off, request 1 on, request 2 off ... */
@@ -170,12 +186,9 @@ static enum status ask_all(struct bench *bench, struct results *results, struct 
     progress_start(bench, plan->requests);
     for (int request = 1; request <= plan->requests && status == STATUS_OK; request++) {
         struct outcome outcomes[SIDES];
-        int32_t *question = bench_tokens(bench, plan->question, (uint64_t)request);
         progress_step(bench, 1.0, "request %d of %d", request, plan->requests);
-        if (question == NULL)
-            return error_set(error, STATUS_DEVICE, "prefix: out of host memory");
-        memcpy(plan->prompt + plan->shared, question, (size_t)plan->question * sizeof *question);
-        free(question);
+        memcpy(plan->prompt + plan->shared, question_of(plan, request),
+               (size_t)plan->question * sizeof *plan->questions);
         for (int side = OFF; side <= ON && status == STATUS_OK; side++)
             status = ask(&servings[side], plan, &outcomes[side], error);
         for (int side = OFF; side <= ON && status == STATUS_OK; side++)
@@ -301,7 +314,22 @@ static enum status plan_init(struct plan *plan, const struct bench *bench, struc
                                  : 32,
     };
     plan->prompt = bench_tokens(bench, (int64_t)plan->shared + plan->question, 0);
-    return plan->prompt != NULL ? STATUS_OK : error_set(error, STATUS_DEVICE, "prefix: out of host memory");
+    plan->questions = calloc((size_t)plan->requests, (size_t)plan->question * sizeof *plan->questions);
+    bool whole = plan->prompt != NULL && plan->questions != NULL;
+    for (int request = 1; request <= plan->requests && whole; request++) {
+        int32_t *question = bench_tokens(bench, plan->question, (uint64_t)request);
+        whole = question != NULL;
+        if (whole)
+            memcpy(question_of(plan, request), question, (size_t)plan->question * sizeof *question);
+        free(question);
+    }
+    return whole ? STATUS_OK : error_set(error, STATUS_DEVICE, "prefix: out of host memory");
+}
+
+static void plan_free(struct plan *plan)
+{
+    free(plan->prompt);
+    free(plan->questions);
 }
 
 static bool all_measured(const struct results *results, const struct plan *plan)
@@ -317,9 +345,9 @@ static enum status run(struct bench *bench, struct error *error)
 {
     struct results *results;
     struct plan plan;
-    if (plan_init(&plan, bench, error) != STATUS_OK)
-        return error->status;
-    enum status status = results_open(&results, bench, &tables[MAIN], error);
+    enum status status = plan_init(&plan, bench, error);
+    if (status == STATUS_OK)
+        status = results_open(&results, bench, &tables[MAIN], error);
     if (status == STATUS_OK && bench->options.dry_run) {
         status = bench_predict_rows(bench, results, predict, &plan, SIDES * (size_t)plan.requests, error);
     } else if (status == STATUS_OK) {
@@ -330,7 +358,7 @@ static enum status run(struct bench *bench, struct error *error)
         if (status == STATUS_OK)
             status = check_rows(results, error);
     }
-    free(plan.prompt);
+    plan_free(&plan);
     return status;
 }
 

@@ -61,8 +61,11 @@ static const struct column columns[] = {
 };
 static const struct table tables[] = {{"", true, columns, sizeof columns / sizeof *columns}};
 
+static const char *const admission_names[] = {[ADMIT_KNOWN] = "known", [ADMIT_WHOLE] = "whole", NULL};
+
 static struct own_options {
-    int requests, slots;
+    int requests, slots, admission;
+    uint64_t kv_budget;
     struct int_list users, percents;
 } own;
 static const struct option_row option_rows[] = {
@@ -70,6 +73,10 @@ static const struct option_row option_rows[] = {
      .help = "requests of each load (default 64; quick: 24)"},
     {"slots", "N", OPTION_INT, offsetof(struct own_options, slots), .minimum = 1, .maximum = 1024,
      .help = "requests in the batch at once (default 8; quick: 4)"},
+    {"admission", "WHEN", OPTION_CHOICE, offsetof(struct own_options, admission), .choices = admission_names,
+     .help = "known (default): with room for the tokens so far, the latest gives way later; whole: for all to come"},
+    {"kv-budget", "BYTES", OPTION_BYTES, offsetof(struct own_options, kv_budget),
+     .help = "of the pool of blocks (default: the longest request in every slot)"},
     {"users", "LIST", OPTION_LIST, offsetof(struct own_options, users), .minimum = 1, .maximum = 1 << 16,
      .help = "closed loads (default 1,4,8,16; quick: 1,4,8)"},
     {"load-percents", "LIST", OPTION_LIST, offsetof(struct own_options, percents), .minimum = 1, .maximum = 1000,
@@ -167,16 +174,24 @@ static enum status serve_load(struct serving *serving, struct watch *watch, cons
     return STATUS_OK;
 }
 
+static int blocks_of(int tokens)
+{
+    return (tokens + BLOCK_SIZE - 1) / BLOCK_SIZE;
+}
+
 static struct kv_options memory_of(const struct bench *bench, const struct plan *plan)
 {
-    int most = plan->prompts.high + plan->outputs.high, blocks = (most + BLOCK_SIZE - 1) / BLOCK_SIZE;
+    int most = plan->prompts.high + plan->outputs.high, pool = plan->slots * blocks_of(most);
+    uint64_t block_bytes = formula_kv_bytes(&bench->config, bench->kv_dtype, BLOCK_SIZE);
+    if (own.kv_budget > 0 && own.kv_budget / block_bytes < (uint64_t)pool)
+        pool = (int)(own.kv_budget / block_bytes);
     return (struct kv_options){
         .policy = KV_PAGED,
         .dtype = bench->kv_dtype,
         .max_sequences = plan->slots,
         .max_tokens = most,
         .block_size = BLOCK_SIZE,
-        .pool_blocks = plan->slots * blocks, /* nobody has to give way */
+        .pool_blocks = pool,
     };
 }
 
@@ -267,7 +282,11 @@ static enum status measure_load(struct bench *bench, struct model *model, struct
     struct watch watch = {0};
     const struct kv_options memory = memory_of(bench, plan);
     const struct scheduler_options options = {
-        .policy = SCHEDULE_CONTINUOUS, .slots = plan->slots, .tokens_per_step = plan->chunk};
+        .policy = SCHEDULE_CONTINUOUS,
+        .admission = (enum schedule_admission)own.admission,
+        .slots = plan->slots,
+        .tokens_per_step = plan->chunk,
+    };
     enum status status = serving_init(&serving, bench, model, &memory, &options, (size_t)plan->requests, error);
     if (status == STATUS_OK)
         status = serve_load(&serving, &watch, bench, plan, point, error);
@@ -318,7 +337,7 @@ static enum status measure(struct bench *bench, struct results *results, const s
     struct model model;
     const struct kv_options memory = memory_of(bench, plan);
     const struct model_limits limits = {
-        .max_rows = plan->chunk, .max_sequences = plan->slots, .max_blocks = memory.pool_blocks / plan->slots};
+        .max_rows = plan->chunk, .max_sequences = plan->slots, .max_blocks = blocks_of(memory.max_tokens)};
     const struct bench_need need = {.kv_bytes = serving_kv_bytes(bench, &memory),
                                     .logits_bytes = formula_logits_bytes(&bench->config, bench->dtype, plan->slots)};
     size_t loads = own.users.count + own.percents.count;
@@ -393,6 +412,11 @@ static enum status plan_init(struct plan *plan, const struct bench *bench, struc
     plan->tokens = bench_tokens(bench, plan->prompts.high, 0);
     if (plan->prompt == NULL || plan->output == NULL || plan->tokens == NULL)
         return error_set(error, STATUS_DEVICE, "serve: out of host memory");
+    int longest = blocks_of(plan->prompts.high + plan->outputs.high);
+    if (memory_of(bench, plan).pool_blocks < longest)
+        return error_set(error, STATUS_INPUT,
+                         "--kv-budget: the longest request takes %d blocks, %" PRIu64 " bytes; give at least these",
+                         longest, formula_kv_bytes(&bench->config, bench->kv_dtype, (int64_t)longest * BLOCK_SIZE));
     for (int i = 0; i < plan->requests; i++) {
         plan->prompt[i] = draw(&random, plan->prompts);
         plan->output[i] = draw(&random, plan->outputs);
@@ -400,24 +424,13 @@ static enum status plan_init(struct plan *plan, const struct bench *bench, struc
     return STATUS_OK;
 }
 
-static enum status lists_init(const struct bench *bench, struct error *error)
-{
-    bool quick = bench->options.quick;
-    if (own.users.count == 0 &&
-        int_list_parse(&own.users, quick ? "1,4,8" : "1,4,8,16", "serve", 1, INT32_MAX, error) != STATUS_OK)
-        return error->status;
-    return own.percents.count == 0
-               ? int_list_parse(&own.percents, quick ? "50,150" : "50,80,120", "serve", 1, INT32_MAX, error)
-               : STATUS_OK;
-}
-
 static enum status run(struct bench *bench, struct error *error)
 {
     struct results *results;
     struct plan plan = {0};
-    enum status status = lists_init(bench, error);
-    if (status == STATUS_OK)
-        status = plan_init(&plan, bench, error);
+    bench_own_list(bench, &own.users, "1,4,8,16", "1,4,8");
+    bench_own_list(bench, &own.percents, "50,80,120", "50,150");
+    enum status status = plan_init(&plan, bench, error);
     if (status == STATUS_OK)
         status = results_open(&results, bench, &tables[0], error);
     if (status == STATUS_OK && bench->options.dry_run) {

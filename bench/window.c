@@ -295,26 +295,14 @@ static enum status measure_all(struct bench *bench, struct results *results, con
     return status;
 }
 
-/* The last half of a context is timed step by step: of one token nothing is. */
-static enum status check_contexts(const struct int_list *contexts, struct error *error)
-{
-    for (size_t i = 0; i < contexts->count; i++)
-        if (contexts->values[i] < 2)
-            return error_set(error, STATUS_INPUT,
-                             "--contexts: %" PRId64 " is too short for a decode step to be timed, the least is 2",
-                             contexts->values[i]);
-    return STATUS_OK;
-}
-
 static enum status run(struct bench *bench, struct error *error)
 {
     struct results *results;
     const struct int_list *contexts = bench_contexts(bench, "128-4096*2", "32-128*2");
-    if (check_contexts(contexts, error) != STATUS_OK)
+    /* The last half of a context is timed step by step: of one token nothing is. */
+    if (bench_check_contexts(contexts, 2, "for a decode step to be timed", error) != STATUS_OK)
         return error->status;
-    if (own.windows.count == 0 && int_list_parse(&own.windows, bench->options.quick ? "48,256" : "64-1024*4", "window",
-                                                 1, INT32_MAX, error) != STATUS_OK)
-        return error->status;
+    bench_own_list(bench, &own.windows, "64-1024*4", "48,256");
     if (results_open(&results, bench, &tables[0], error) != STATUS_OK)
         return error->status;
     if (bench->options.dry_run)

@@ -208,14 +208,17 @@ enum status kv_sequence_open(struct kv_cache *cache, int *out, struct error *err
     int s = 0;
     while (s < cache->options.max_sequences && cache->sequences[s].open)
         s++;
-    if (s == cache->options.max_sequences)
+    cache->out_of_room = s == cache->options.max_sequences;
+    if (cache->out_of_room)
         return error_set(error, STATUS_DEVICE, "KV cache: all %d sequences are taken", s);
     struct sequence *sequence = &cache->sequences[s];
     sequence->length = sequence->capacity = sequence->blocks = sequence->published = sequence->passed = 0;
     sequence->block_size = cache->options.policy == KV_PAGED ? cache->options.block_size : 0;
     if (cache->options.policy == KV_RESERVED) {
-        if (tensors_alloc(cache, sequence->tensors, cache->options.max_tokens, error) != STATUS_OK)
+        if (tensors_alloc(cache, sequence->tensors, cache->options.max_tokens, error) != STATUS_OK) {
+            cache->out_of_room = !ledger_refusal(cache->ledger).by_device;
             return error->status;
+        }
         sequence->capacity = sequence->block_size = cache->options.max_tokens;
         sequence->blocks = 1;
         sequence->table[0] = 0;
@@ -282,7 +285,8 @@ static enum status exact_resize(struct kv_cache *cache, struct sequence *sequenc
     uint64_t all = sequence_bytes(cache, tokens), held = sequence_bytes(cache, sequence->capacity);
     uint64_t grown = ledger_counts(cache->ledger).live_total - held + all;
     uint64_t twice = sequence->capacity > 0 ? tensor_bytes(cache, KEYS, tokens) : 0;
-    if (tokens > sequence->capacity && grown + twice > ledger_budget(cache->ledger))
+    cache->out_of_room = tokens > sequence->capacity && grown + twice > ledger_budget(cache->ledger);
+    if (cache->out_of_room)
         return error_set(error, STATUS_DEVICE,
                          "out of memory: an exact KV cache of %d tokens takes %" PRIu64 " bytes (+ %" PRIu64
                          " while it grows), with what else is held %" PRIu64 " of %" PRIu64 " bytes",
@@ -306,6 +310,7 @@ enum status kv_make_room(struct kv_cache *cache, int number, int tokens, struct 
 {
     struct sequence *sequence = kv_sequence_at(cache, number);
     const struct kv_options *options = &cache->options;
+    cache->out_of_room = false;
     if (cache->evict != NULL && tokens > options->eviction.budget)
         tokens = options->eviction.budget;
     if (tokens > options->max_tokens && options->policy != KV_EXACT)
@@ -320,6 +325,11 @@ enum status kv_make_room_ahead(struct kv_cache *cache, int number, int tokens, s
 {
     bool gives_back = cache->options.policy == KV_PAGED && cache->options.window > 0;
     return gives_back && tokens <= cache->options.max_tokens ? STATUS_OK : kv_make_room(cache, number, tokens, error);
+}
+
+bool kv_out_of_room(const struct kv_cache *cache)
+{
+    return cache->out_of_room;
 }
 
 int kv_length(const struct kv_cache *cache, int sequence)

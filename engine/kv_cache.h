@@ -69,6 +69,9 @@ enum status kv_make_room(struct kv_cache *cache, int sequence, int tokens, struc
    cache grows once. Where a window gives blocks back on the way none are taken yet: what is needed depends on the
    passes. */
 enum status kv_make_room_ahead(struct kv_cache *cache, int sequence, int tokens, struct error *error);
+/* Why the latest opening or making of room failed: true for want of slots, blocks or budget, which others may give
+   back; false for anything else, which is an error to report. */
+bool kv_out_of_room(const struct kv_cache *cache);
 /* Positions stored so far, slots in use where the cache evicts; kv_advance() is called by the forward pass once it has
  * stored them. */
 int kv_length(const struct kv_cache *cache, int sequence);

@@ -34,6 +34,7 @@ struct kv_cache {
     struct block_pool blocks;   /* paged: who holds them */
     struct prefix_cache prefix; /* paged, with options.prefix_cache: what they hold */
     struct kv_evict *evict;     /* with options.eviction; else NULL */
+    bool out_of_room;           /* as kv_out_of_room() tells */
 };
 
 struct sequence *kv_sequence_at(const struct kv_cache *cache, int sequence); /* asserts that it is open */

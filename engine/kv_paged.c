@@ -75,7 +75,8 @@ enum status kv_paged_make_room(struct kv_cache *cache, struct sequence *sequence
     bool copies = writes && cache->blocks.references[*block] > 1;
     int needed = blocks_of(cache, tokens) - sequence->blocks;
     needed = (needed > 0 ? needed : 0) + copies;
-    if (needed > cache->blocks.unreferenced)
+    cache->out_of_room = needed > cache->blocks.unreferenced;
+    if (cache->out_of_room)
         return error_set(error, STATUS_DEVICE, "KV cache: out of blocks: %d more are needed, %d of %d are free", needed,
                          cache->blocks.unreferenced, cache->options.pool_blocks);
     if (copies && copy_on_write(cache, block, filled, error) != STATUS_OK)
@@ -91,7 +92,7 @@ enum status kv_paged_make_room(struct kv_cache *cache, struct sequence *sequence
 
 int kv_window_blocks(int window, int block_size, int rows)
 {
-    return (window + rows - 1 + block_size - 2) / block_size + 1;
+    return (int)(((int64_t)window + rows - 1 + block_size - 2) / block_size + 1);
 }
 
 /* A query at position p sees (p - window, p]; the next one is at `length`. */

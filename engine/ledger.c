@@ -120,7 +120,7 @@ static uint64_t planned_total(const struct ledger *ledger, enum ledger_tag tag, 
     return total;
 }
 
-static void note_refusal(struct ledger *ledger, enum ledger_tag tag, uint64_t bytes)
+static void note_refusal(struct ledger *ledger, enum ledger_tag tag, uint64_t bytes, bool by_device)
 {
     const struct ledger_counts *counts = &ledger->counts;
     uint64_t needed = planned_total(ledger, tag, bytes);
@@ -128,7 +128,8 @@ static void note_refusal(struct ledger *ledger, enum ledger_tag tag, uint64_t by
                                               .tag = tag,
                                               .live_total = counts->live_total,
                                               .reserved = counts->reserved,
-                                              .missing = needed > ledger->budget ? needed - ledger->budget : 0};
+                                              .missing = needed > ledger->budget ? needed - ledger->budget : 0,
+                                              .by_device = by_device};
     memcpy(ledger->refusal.live, counts->live, sizeof counts->live);
 }
 
@@ -137,7 +138,7 @@ static enum status over_budget(struct ledger *ledger, enum ledger_tag tag, uint6
 {
     const struct ledger_counts *counts = &ledger->counts;
     uint64_t needed = planned_total(ledger, tag, bytes);
-    note_refusal(ledger, tag, bytes);
+    note_refusal(ledger, tag, bytes, false);
     char held[256] = "", asked[64], lacking[64];
     size_t used = 0;
     for (int t = 0; t < LEDGER_TAGS && used < sizeof held; t++)
@@ -275,7 +276,7 @@ enum status ledger_alloc(struct ledger *ledger, enum ledger_tag tag, uint64_t by
         enum status status =
             add_segment(ledger, tag, round_up(own ? padded : LEDGER_OWN_SEGMENT_BYTES, page), &segment, error);
         if (status != STATUS_OK) {
-            note_refusal(ledger, tag, bytes);
+            note_refusal(ledger, tag, bytes, true);
             error_prefix(error, "%s (%" PRIu64 " bytes of %s)", what, bytes, ledger_tag_name(tag));
             return status;
         }

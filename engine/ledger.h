@@ -10,6 +10,8 @@
 
 #include "kernels/device.h"
 
+#include <stdbool.h>
+
 enum { LEDGER_OWN_SEGMENT_BYTES = 1 << 20 };
 
 enum ledger_tag { LEDGER_WEIGHTS, LEDGER_KV, LEDGER_LOGITS, LEDGER_WORKSPACE, LEDGER_OTHER, LEDGER_TAGS };
@@ -28,6 +30,7 @@ struct ledger_refusal {
     enum ledger_tag tag;
     uint64_t live[LEDGER_TAGS], live_total, reserved; /* held at that moment */
     uint64_t missing; /* what the whole declared plan lacks under the budget, as the message says; 0 if it fits */
+    bool by_device;   /* it was within the budget */
 };
 
 struct ledger;

@@ -101,6 +101,12 @@ static int known_tokens(const struct request *request)
     return request->prompt_tokens + request->produced;
 }
 
+/* All positions that it will ever store: the last token chosen is not one. */
+static int64_t stored_tokens(const struct request *request)
+{
+    return (int64_t)request->prompt_tokens + request->output_tokens - 1;
+}
+
 static enum status queue_at(struct scheduler *scheduler, size_t place, struct request *request, struct error *error)
 {
     if (scheduler->waiting_count == scheduler->waiting_capacity) {
@@ -121,7 +127,7 @@ enum status scheduler_submit(struct scheduler *scheduler, struct request *reques
 {
     const struct kv_options *options = kv_get_options(scheduler->cache);
     assert(request->prompt_tokens > 0 && request->output_tokens > 0 && request->produced == 0);
-    int64_t stored = (int64_t)request->prompt_tokens + request->output_tokens - 1;
+    int64_t stored = stored_tokens(request);
     if (options->policy != KV_EXACT && stored > options->max_tokens)
         return error_set(error, STATUS_INPUT,
                          "a request of %d prompt and %d output tokens stores %" PRId64
@@ -154,19 +160,27 @@ static int free_slot(const struct scheduler *scheduler)
     }
 }
 
-/* Opens the request's sequence, with what the prefix cache has of it, and makes room for all that it knows. Status 3:
-   no room. */
+/* Opens the request's sequence, with what the prefix cache has of it, and makes room for what it is admitted with. */
 static enum status take_memory(struct scheduler *scheduler, struct request *request, int *sequence, int *hit,
                                struct error *error)
 {
-    int known = known_tokens(request);
+    bool whole = scheduler->options.admission == ADMIT_WHOLE;
+    int known = known_tokens(request), room = whole ? (int)stored_tokens(request) : known;
     if (kv_sequence_open_with_prefix(scheduler->cache, request->tokens, known, sequence, hit, error) != STATUS_OK)
         return error->status;
-    if (kv_make_room(scheduler->cache, *sequence, known, error) != STATUS_OK) {
+    if (kv_make_room(scheduler->cache, *sequence, room, error) != STATUS_OK) {
         kv_sequence_close(scheduler->cache, *sequence);
         return error->status;
     }
     return STATUS_OK;
+}
+
+/* What a failure to make room means: an error where it is none of room, or where nobody else could give some back. */
+static enum status no_room(const struct scheduler *scheduler, bool alone, int tokens, struct error *error)
+{
+    if (!kv_out_of_room(scheduler->cache))
+        return error->status;
+    return alone ? error_prefix(error, "a request of %d tokens does not fit even alone", tokens) : STATUS_OK;
 }
 
 /* Fills slots with requests that have arrived, first come, first served: the first one that does not fit ends it. */
@@ -179,9 +193,7 @@ static enum status admit(struct scheduler *scheduler, struct error *error)
         struct request *request = scheduler->waiting[0];
         int sequence, hit;
         if (take_memory(scheduler, request, &sequence, &hit, error) != STATUS_OK)
-            return scheduler->running_count > 0
-                       ? STATUS_OK
-                       : error_prefix(error, "a request of %d tokens does not fit even alone", known_tokens(request));
+            return no_room(scheduler, scheduler->running_count == 0, known_tokens(request), error);
         if (request->preemptions == 0) {
             request->admitted_ms = scheduler->now_ms;
             request->hit_tokens = hit;
@@ -210,8 +222,7 @@ static int tokens_left(const struct scheduler *scheduler, const struct running *
     return known_tokens(running->request) - kv_length(scheduler->cache, running->sequence);
 }
 
-/* Room for the rows of running[at]; those admitted later give way, the latest first, and it itself last. A sequence
-   that is shorter than before was emptied by a device that refused what the budget allows. */
+/* Room for the rows of running[at]; those admitted later give way, the latest first, and it itself last. */
 static enum status make_room(struct scheduler *scheduler, int at, int rows, struct error *error)
 {
     const struct running *running = &scheduler->running[at];
@@ -219,10 +230,8 @@ static enum status make_room(struct scheduler *scheduler, int at, int rows, stru
     while (at < scheduler->running_count) {
         if (kv_make_room(scheduler->cache, running->sequence, length + rows, error) == STATUS_OK)
             return STATUS_OK;
-        if (kv_length(scheduler->cache, running->sequence) < length)
+        if (no_room(scheduler, scheduler->running_count == 1, length + rows, error) != STATUS_OK)
             return error->status;
-        if (scheduler->running_count == 1)
-            return error_prefix(error, "a request of %d tokens does not fit even alone", length + rows);
         if (preempt_latest(scheduler, error) != STATUS_OK)
             return error->status;
     }

@@ -6,11 +6,15 @@
                  scheduling)
 
    A step is one forward pass over a ragged batch. Requests that decode take one row each, prompts take what is left of
-   tokens_per_step (chunked prefill: Agrawal et al. 2024, Sarathi-Serve). A request is admitted, in order of arrival,
-   when the cache has room for all tokens known so far. When a later one does not fit, the latest admitted loses its
-   memory and waits again, first in the queue; what it has produced becomes part of the prompt that it computes again
-   (recomputation: Kwon et al. 2023, section 4.5). The cache says how memory is kept: exact, reserved or paged, with or
-   without a prefix cache.
+   tokens_per_step (chunked prefill: Agrawal et al. 2024, Sarathi-Serve). Requests are admitted in order of arrival:
+
+     known  when the cache has room for all tokens known so far. When a later one does not fit, the latest admitted
+            loses its memory and waits again, first in the queue; what it has produced becomes part of the prompt that
+            it computes again (recomputation: Kwon et al. 2023, section 4.5)
+     whole  when it has room for all that the request will ever store: nobody gives way, and what is not yet stored
+            lies idle meanwhile
+
+   The cache says how memory is kept: exact, reserved or paged, with or without a prefix cache.
 
    Tokens are chosen greedily. Times are milliseconds of the clock. Not thread-safe. */
 #ifndef KVLAB_ENGINE_SCHEDULER_H
@@ -20,8 +24,11 @@
 
 enum schedule_policy { SCHEDULE_STATIC, SCHEDULE_CONTINUOUS };
 
+enum schedule_admission { ADMIT_KNOWN, ADMIT_WHOLE };
+
 struct scheduler_options {
     enum schedule_policy policy;
+    enum schedule_admission admission;
     int slots;           /* requests in the batch at once; at most the cache's and the model's max_sequences */
     int tokens_per_step; /* rows of a forward pass; at least `slots`, at most the model's max_rows */
 };

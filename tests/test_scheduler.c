@@ -30,8 +30,7 @@ static enum status skip_to(void *context, double ms, struct error *unused)
     return STATUS_OK;
 }
 
-/* ---- a model, a cache, a scheduler and its requests
- * ------------------------------------------------------------------ */
+/* ---- a model, a cache, a scheduler and its requests ---- */
 
 enum { MOST_REQUESTS = 16, MOST_ROWS = 128, MOST_LENGTH = 96 };
 
@@ -122,8 +121,7 @@ static void run_all(struct setup *setup)
     assert_int_equal(step.rows, 0);
 }
 
-/* ---- the same tokens as alone
- * ----------------------------------------------------------------------------------------- */
+/* ---- the same tokens as alone ---- */
 
 /* Tokens differ where two logits are equal but for the order of sums: then each token must have the largest logit
    within 1e-4 of its row's norm, after the tokens before it. */
@@ -214,6 +212,7 @@ static void random_traces_give_the_tokens_of_single_requests(void **state)
         with_prefix.prefix_cache = memory.policy == KV_PAGED && test_random(&random, 0, 1);
         const struct scheduler_options options = {
             .policy = test_random(&random, 0, 3) == 0 ? SCHEDULE_STATIC : SCHEDULE_CONTINUOUS,
+            .admission = round % 3 == 2 ? ADMIT_WHOLE : ADMIT_KNOWN,
             .slots = slots,
             .tokens_per_step = test_random(&random, slots, test_random(&random, 0, 1) ? 3 * slots : MOST_ROWS),
         };
@@ -223,6 +222,7 @@ static void random_traces_give_the_tokens_of_single_requests(void **state)
         for (int i = 0; i < setup.count; i++) {
             check_as_alone(&setup, &setup.requests[i]);
             check_times(&setup.requests[i]);
+            assert_true(options.admission == ADMIT_KNOWN || setup.requests[i].preemptions == 0);
             preemptions += setup.requests[i].preemptions;
             hits += setup.requests[i].hit_tokens;
         }
@@ -232,8 +232,7 @@ static void random_traces_give_the_tokens_of_single_requests(void **state)
     assert_true(hits > rounds);
 }
 
-/* ---- by hand
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- by hand ---- */
 
 static const struct config small = {
     .name = "small",
@@ -352,6 +351,71 @@ static void the_latest_gives_way_and_computes_again(void **state)
     setup_close(&setup);
 }
 
+/* The same with room for all 7 + 6 - 1 positions or none: 3 of the 4 blocks each, so that one runs after the other and
+   nobody gives way. */
+static void admitted_as_a_whole_nobody_gives_way(void **state)
+{
+    (void)state;
+    struct setup setup;
+    struct step_record step;
+    const struct kv_options memory = paged(2, 4, 4);
+    const struct scheduler_options options = {
+        .policy = SCHEDULE_CONTINUOUS, .admission = ADMIT_WHOLE, .slots = 2, .tokens_per_step = MOST_ROWS};
+    setup_open(&setup, &small, &memory, &options);
+    add_request(&setup, 7, 6, 0.0);
+    add_request(&setup, 7, 6, 0.0);
+    submit_all(&setup);
+    for (int i = 0; i < 12; i++) {
+        run_step(&setup, &step);
+        assert_int_equal(step.slots_in_use, 1);
+        assert_int_equal(step.kv_blocks, 3);
+    }
+    assert_int_equal(setup.requests[1].produced, 6);
+    assert_int_equal(setup.preempted, 0);
+    setup_close(&setup);
+}
+
+static enum status no_memory(struct device *device, size_t bytes, void **memory, struct error *failure)
+{
+    (void)device;
+    *memory = NULL;
+    return error_set(failure, STATUS_DEVICE, "no %zu bytes here", bytes);
+}
+
+/* What the device refuses below the budget is no want of room that another request could end: it is reported at once,
+   while the first one still runs. */
+static void a_refusal_by_the_device_is_an_error(void **state)
+{
+    (void)state;
+    struct setup setup;
+    struct step_record step;
+    const struct kv_options memory = {/* 1.3 MB a tensor: not from what the ledger holds already */
+                                      .policy = KV_RESERVED,
+                                      .dtype = DTYPE_F32,
+                                      .max_sequences = 2,
+                                      .max_tokens = 20000};
+    const struct scheduler_options options = {.policy = SCHEDULE_CONTINUOUS, .slots = 2, .tokens_per_step = MOST_ROWS};
+    setup_open(&setup, &small, &memory, &options);
+    add_request(&setup, 5, 8, 0.0);
+    add_request(&setup, 5, 8, 1.0);
+    submit_all(&setup);
+    run_step(&setup, &step);
+    const struct device_ops *whole = setup.model.device->ops;
+    struct device_ops broken = *whole;
+    broken.alloc = no_memory;
+    setup.model.device->ops = &broken;
+    enum status status = scheduler_step(setup.scheduler, &step, &error);
+    if (status == STATUS_OK) /* the second has arrived by the end of the second step at the latest */
+        status = scheduler_step(setup.scheduler, &step, &error);
+    setup.model.device->ops = whole;
+    assert_int_equal(status, STATUS_DEVICE);
+    assert_non_null(strstr(error.message, "bytes here"));
+    assert_null(strstr(error.message, "even alone"));
+    while (scheduler_pending(setup.scheduler) > 0)
+        run_step(&setup, &step);
+    setup_close(&setup);
+}
+
 /* Nobody is there until 100 ms: that time is skipped, and is no queue time. The second arrives during the first's only
    step and waits for its end; the third has a slot at once. */
 static void times_and_queueing_by_hand(void **state)
@@ -391,8 +455,7 @@ static void the_prefix_cache_spares_the_prompt(void **state)
     setup_close(&setup);
 }
 
-/* ---- refusals
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- refusals ---- */
 
 static void requests_that_can_never_run_are_refused(void **state)
 {
@@ -521,6 +584,8 @@ int main(void)
         cmocka_unit_test(idle_cells_by_hand),
         cmocka_unit_test(a_long_prompt_goes_in_chunks_beside_decoding),
         cmocka_unit_test(the_latest_gives_way_and_computes_again),
+        cmocka_unit_test(admitted_as_a_whole_nobody_gives_way),
+        cmocka_unit_test(a_refusal_by_the_device_is_an_error),
         cmocka_unit_test(times_and_queueing_by_hand),
         cmocka_unit_test(the_prefix_cache_spares_the_prompt),
         cmocka_unit_test(requests_that_can_never_run_are_refused),

@@ -57,6 +57,9 @@ int bench_main(const struct experiment *experiment, int argc, char **argv);
 const struct int_list *bench_contexts(struct bench *bench, const char *defaults, const char *quick);
 const struct int_list *bench_batches(struct bench *bench, const char *defaults, const char *quick);
 const struct int_list *bench_new_tokens(struct bench *bench, const char *defaults, const char *quick);
+/* Status 2 where a context is under `least`: "--contexts: N is too short <for what>". */
+enum status bench_check_contexts(const struct int_list *contexts, int64_t least, const char *for_what,
+                                 struct error *error);
 int bench_reps(const struct bench *bench, int defaults, int quick);
 /* The same for a list among the experiment's own options. */
 const struct int_list *bench_own_list(const struct bench *bench, struct int_list *list, const char *defaults,

@@ -3,6 +3,7 @@
 #include "engine/random.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,6 +38,16 @@ static const struct int_list *list_or(struct bench *bench, unsigned use, struct 
 const struct int_list *bench_contexts(struct bench *bench, const char *defaults, const char *quick)
 {
     return list_or(bench, USES_CONTEXTS, &bench->options.contexts, defaults, quick);
+}
+
+enum status bench_check_contexts(const struct int_list *contexts, int64_t least, const char *for_what,
+                                 struct error *error)
+{
+    for (size_t i = 0; i < contexts->count; i++)
+        if (contexts->values[i] < least)
+            return error_set(error, STATUS_INPUT, "--contexts: %" PRId64 " is too short %s, the least is %" PRId64,
+                             contexts->values[i], for_what, least);
+    return STATUS_OK;
 }
 
 const struct int_list *bench_batches(struct bench *bench, const char *defaults, const char *quick)
