@@ -61,10 +61,12 @@ static const struct column columns[] = {
 };
 static const struct table tables[] = {{"", true, columns, sizeof columns / sizeof *columns}};
 
+enum { VIRTUAL, REAL };
+static const char *const clock_names[] = {[VIRTUAL] = "virtual", [REAL] = "real", NULL};
 static const char *const admission_names[] = {[ADMIT_KNOWN] = "known", [ADMIT_WHOLE] = "whole", NULL};
 
 static struct own_options {
-    int requests, slots, admission;
+    int requests, slots, admission, clock;
     uint64_t kv_budget;
     struct int_list users, percents;
 } own;
@@ -77,6 +79,8 @@ static const struct option_row option_rows[] = {
      .help = "known (default): with room for the tokens so far, the latest gives way later; whole: for all to come"},
     {"kv-budget", "BYTES", OPTION_BYTES, offsetof(struct own_options, kv_budget),
      .help = "of the pool of blocks (default: the longest request in every slot)"},
+    {"clock", "WHICH", OPTION_CHOICE, offsetof(struct own_options, clock), .choices = clock_names,
+     .help = "virtual (default): time without work is skipped; real: it is waited through"},
     {"users", "LIST", OPTION_LIST, offsetof(struct own_options, users), .minimum = 1, .maximum = 1 << 16,
      .help = "closed loads (default 1,4,8,16; quick: 1,4,8)"},
     {"load-percents", "LIST", OPTION_LIST, offsetof(struct own_options, percents), .minimum = 1, .maximum = 1000,
@@ -288,6 +292,7 @@ static enum status measure_load(struct bench *bench, struct model *model, struct
         .tokens_per_step = plan->chunk,
     };
     enum status status = serving_init(&serving, bench, model, &memory, &options, (size_t)plan->requests, error);
+    serving.clock.waits = own.clock == REAL;
     if (status == STATUS_OK)
         status = serve_load(&serving, &watch, bench, plan, point, error);
     if (status == STATUS_OK && results != NULL)

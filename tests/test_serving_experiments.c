@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* On one thread: models so small gain nothing by more, and lose much where other work has the cores. */
 static void run(const char *line, double (*pass_ms)(int, int), int wanted)
@@ -302,6 +303,23 @@ static void serve_notices_a_broken_law(void **state)
     check_notices("serve", "serve --quick", 0, "littles_law_error_percent", "2.500");
 }
 
+/* Four requests at a hundredth of the capacity are mostly waiting, and with the real clock that takes its time: what
+   the rows say has passed, has. */
+static void serve_waits_by_the_real_clock(void **state)
+{
+    (void)state;
+    struct timespec start, end;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    place_run("serve --quick --threads 1 --requests 4 --users 1 --load-percents 1 --clock real", 0);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    double passed_s = (double)(end.tv_sec - start.tv_sec) + (double)(end.tv_nsec - start.tv_nsec) * 1e-9;
+    struct csv_table table = place_csv("serve");
+    double said_s = 4 / place_real(&table, row_of(&table, "load", "open", "level", "1"), "requests_per_s");
+    if (passed_s < 0.99 * said_s)
+        fail_msg("%g s of load in %g s", said_s, passed_s);
+    csv_table_free(&table);
+}
+
 static int64_t preemptions_of(const char *line)
 {
     int64_t sum = 0;
@@ -346,6 +364,7 @@ int main(void)
         cmocka_unit_test(serve_by_hand),
         cmocka_unit_test(serve_notices_a_broken_law),
         cmocka_unit_test(serve_admits_what_fits),
+        cmocka_unit_test(serve_waits_by_the_real_clock),
     };
     return cmocka_run_group_tests_name("serving_experiments", tests, place_make, place_remove);
 }
