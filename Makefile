@@ -85,8 +85,10 @@ VARIANT     = $(if $(filter x86_64%,$(TARGET)),$(if $(filter %_avx2.c,$<),$(AVX2
 # Fused multiply-adds in kernels, where the baseline has them (aarch64); ISO arithmetic, one result everywhere, elsewhere.
 CONTRACT    = -ffp-contract=$(if $(filter kernels/%,$<),fast,off)
 WARNINGS   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes $(WERROR)
-LANGUAGE   := -std=c11 -D_GNU_SOURCE -DKVLAB_SOURCE_DIR='"$(CURDIR)"' -I. $(WARNINGS)
-COMPILE     = $(CC) $(LANGUAGE) -fopenmp $(CFLAGS) $(CPPFLAGS) $(CONTRACT) $(VARIANT) -MMD -MP
+LANGUAGE   := -std=c11 -D_GNU_SOURCE -I. $(WARNINGS)
+# Where the data lie, in the one object that wants to know: elsewhere a path would make every checkout's objects differ.
+SOURCE_DIR  = $(if $(filter engine/config_find.c,$<),-DKVLAB_SOURCE_DIR='"$(CURDIR)"')
+COMPILE     = $(CC) $(LANGUAGE) $(SOURCE_DIR) -fopenmp $(CFLAGS) $(CPPFLAGS) $(CONTRACT) $(VARIANT) -MMD -MP
 LIBRARIES  := -ldnnl -ljansson -lcsv -lpcre2-8 -lutf8proc -lm -ldl
 
 SAY         = @$(if $(V),,echo "$(1)";) # V=1 shows the commands

@@ -57,7 +57,7 @@ static const struct column columns[] = {
      "Median time of the last steps, a pass and its greedy choice each, what the policy does included."},
     {"bits_per_byte", COLUMN_REAL, 4, false, "The same likelihood per byte of the text, in bits."},
     {"kv_formula_bytes", COLUMN_INT, 0, false,
-     "Source formula: budget_tokens * 2 * layers * KV heads * head_dim * bytes."},
+     "Source formula: budget_tokens * bytes per token: 2 * layers * KV heads * (head_dim * bytes, and int8's scale)."},
     {"kv_tensor_bytes", COLUMN_INT, 0, false, "Source tensors: sum over the K and V tensors; must be the formula's."},
     {"evicted_tokens", COLUMN_INT, 0, false, "Tokens given up in every head by the end of the text."},
     {"tpot_over_full", COLUMN_REAL, 3, false, "tpot_ms_p50 over full attention's, measured in turn with it."},

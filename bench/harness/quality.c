@@ -144,8 +144,7 @@ enum status text_for(struct text *text, const struct bench *bench, const char *p
     if (text->count >= tokens)
         return STATUS_OK;
     error_set(error, STATUS_INPUT,
-              "%s: %" PRId64 " tokens are too few, %" PRId64 " are asked for: take a longer --text or shorter "
-              "--contexts",
+              "%s: %" PRId64 " tokens are too few, %" PRId64 " are asked for: take a longer --text or ask for less",
               path ? path : held_out, text->count, tokens);
     text_free(text);
     return error->status;
