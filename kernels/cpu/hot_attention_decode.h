@@ -45,11 +45,6 @@ struct hot_stream {
     vec total;                            /* lanes h and h + STREAM_HEADS, to be added up */
 };
 
-/* Where the rows of the steps lie: offset[step % (STREAM_AHEAD + 1)]. */
-struct hot_stream_rows {
-    size_t offset[STREAM_AHEAD + 1][STREAM_KEYS];
-};
-
 /* Of a step past the end, or the places past the last key, the last row again: in bounds, and already there. */
 static void hot_stream_find(const struct hot_attend *t, int first, size_t *offset)
 {
@@ -247,7 +242,7 @@ static void hot_attend_stream(const struct hot_attend *t)
     struct hot_attend in_bf16 = *t;
     struct hot_stream s = {
         q, scores, p, t->kv_dtype == DTYPE_INT8 ? &turned : NULL, vec_set1(t->maximum[0]), vec_set1(0.0f)};
-    struct hot_stream_rows rows;
+    size_t rows[STREAM_AHEAD + 1][STREAM_KEYS]; /* where those of a step lie: at step % (STREAM_AHEAD + 1) */
     if (turns) {
         in_bf16.k = turned.k;
         in_bf16.v = turned.v;
@@ -256,10 +251,10 @@ static void hot_attend_stream(const struct hot_attend *t)
     }
     hot_stream_pack_q(t, q);
     for (int step = 0; step < STREAM_AHEAD; step++)
-        hot_stream_find(t, t->first_key + step * STREAM_KEYS, rows.offset[step]);
+        hot_stream_find(t, t->first_key + step * STREAM_KEYS, rows[step]);
     for (int step = 0, first; (first = t->first_key + step * STREAM_KEYS) < t->end_key; step++) {
-        const size_t *offset = rows.offset[step % (STREAM_AHEAD + 1)];
-        size_t *ahead = rows.offset[(step + STREAM_AHEAD) % (STREAM_AHEAD + 1)];
+        const size_t *offset = rows[step % (STREAM_AHEAD + 1)];
+        size_t *ahead = rows[(step + STREAM_AHEAD) % (STREAM_AHEAD + 1)];
         int keys = t->end_key - first < STREAM_KEYS ? t->end_key - first : STREAM_KEYS;
         hot_stream_find(t, first + STREAM_AHEAD * STREAM_KEYS, ahead);
         if (turns) {
