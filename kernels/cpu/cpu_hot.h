@@ -7,7 +7,7 @@
 #include "kernels/dtype.h"
 
 enum {
-    HOT_DOT_OUT = 4,      /* weight rows that dot() streams side by side */
+    HOT_DOT_OUT = 4,      /* runs of weight rows that dot() streams side by side */
     HOT_DOT_ROWS = 16,    /* most rows of x it serves from one read */
     HOT_KEYS = 128,       /* keys per attention tile */
     HOT_QUERIES = 128,    /* query vectors (token x head of one group) per tile, or one token's group if that is more */
@@ -15,13 +15,13 @@ enum {
     HOT_ALIGN_BYTES = 64, /* scratch starts on a cache line */
 };
 
-/* y[j * stream_stride + r * row_stride] = sum_i x[r][i] weight[j][i], f32 sums in an order that depends on `in` alone.
-   The weight rows may be the same or anywhere, and nothing need be aligned. */
+/* y[r][o][j] = sum_i x[r][i] weight[j][o][i], f32 sums in an order that depends on `in` alone. Each weight[j] is the
+   first of `out` rows that lie one after the other; the runs may overlap, and nothing need be aligned. */
 struct hot_dot {
     const void *x, *weight[HOT_DOT_OUT];
-    float *y;
-    size_t stream_stride, row_stride;
-    int rows, in; /* rows <= HOT_DOT_ROWS */
+    float *y; /* rows of [out][HOT_DOT_OUT], y_stride floats apart */
+    size_t y_stride;
+    int rows, in, out; /* rows <= HOT_DOT_ROWS */
 };
 
 /* One tile of attention: `tokens` rows of one sequence with the `group` query heads of one KV head, over the keys

@@ -28,34 +28,39 @@ static void finish(const struct cpu_hot *hot, const struct linear_args *args, fl
     }
 }
 
-/* Rows [begin, end) of the weight, one thread's share, as HOT_DOT_OUT runs that are read side by side. Where the last
-   runs are shorter, or empty, the share's last row stands in and its result is dropped. */
+/* What dot() gives for `count` outputs of each run, in order, with bias, to y. */
+static void finish_runs(const struct cpu_hot *hot, const struct linear_args *args, const float *products,
+                        const size_t *first, size_t count)
+{
+    float values[CPU_FEW_ROWS][BLOCK_OUT];
+    for (size_t j = 0; j < HOT_DOT_OUT; j++) {
+        for (size_t r = 0; r < (size_t)args->rows; r++)
+            for (size_t o = 0; o < count; o++)
+                values[r][o] = products[(r * BLOCK_OUT + o) * HOT_DOT_OUT + j];
+        finish(hot, args, values[0], BLOCK_OUT, 0, (size_t)args->rows, first[j], count);
+    }
+}
+
+/* Rows [begin, end) of the weight, one thread's share, as HOT_DOT_OUT runs that are read side by side. Where the share
+   does not divide evenly, the last runs are moved up to end with it and compute some rows twice. */
 static void few_rows_share(const struct cpu_hot *hot, const struct linear_args *args, const void *x, size_t begin,
                            size_t end)
 {
-    float values[HOT_DOT_OUT][CPU_FEW_ROWS][BLOCK_OUT];
-    const size_t row_bytes = (size_t)args->in * dtype_size(args->dtype), run = (end - begin + 3) / HOT_DOT_OUT;
-    struct hot_dot dot = {.x = x,
-                          .stream_stride = (size_t)CPU_FEW_ROWS * BLOCK_OUT,
-                          .row_stride = BLOCK_OUT,
-                          .rows = args->rows,
-                          .in = args->in};
+    float products[CPU_FEW_ROWS * BLOCK_OUT * HOT_DOT_OUT];
+    const size_t row_bytes = (size_t)args->in * dtype_size(args->dtype);
+    const size_t run = (end - begin + HOT_DOT_OUT - 1) / HOT_DOT_OUT;
+    struct hot_dot dot = {
+        .x = x, .y = products, .y_stride = (size_t)BLOCK_OUT * HOT_DOT_OUT, .rows = args->rows, .in = args->in};
     for (size_t block = 0; block < run; block += BLOCK_OUT) {
-        size_t block_end = run - block < BLOCK_OUT ? run : block + BLOCK_OUT;
-        for (size_t i = block; i < block_end; i++) {
-            for (size_t j = 0; j < HOT_DOT_OUT; j++) {
-                size_t row = begin + j * run + i;
-                dot.weight[j] = (const char *)args->weight + (row < end ? row : end - 1) * row_bytes;
-            }
-            dot.y = &values[0][0][i - block];
-            hot->dot[args->dtype](&dot);
-        }
+        size_t count = run - block < BLOCK_OUT ? run - block : BLOCK_OUT, first[HOT_DOT_OUT];
         for (size_t j = 0; j < HOT_DOT_OUT; j++) {
-            size_t first = begin + j * run + block, last = begin + j * run + block_end;
-            if (first < end)
-                finish(hot, args, values[j][0], BLOCK_OUT, 0, (size_t)args->rows, first,
-                       (last < end ? last : end) - first);
+            first[j] = begin + j * run + block;
+            first[j] = first[j] + count <= end ? first[j] : end - count;
+            dot.weight[j] = (const char *)args->weight + first[j] * row_bytes;
         }
+        dot.out = (int)count;
+        hot->dot[args->dtype](&dot);
+        finish_runs(hot, args, products, first, count);
     }
 }
 

@@ -9,9 +9,9 @@
 #include "kernels/cpu/hot_elementwise.h"
 
 enum {
-    DOT_GROUP = 4,          /* rows of x per register tile: 4 * HOT_DOT_OUT accumulators */
-    DOT_CHUNK = 1024,       /* values of `in` that all groups go over before the next ones: they stay in the L1 cache */
-    DOT_AHEAD_BYTES = 2048, /* software prefetch, worth it from 3 rows on: below, the hardware's own is enough */
+    DOT_GROUP = 4,         /* rows of x per register tile: 4 * HOT_DOT_OUT accumulators */
+    DOT_CHUNK = 1024,      /* values of `in` that all groups go over before the next ones: they stay in the L1 cache */
+    DOT_AHEAD_BYTES = 256, /* software prefetch, per row of x; up to 2 rows the hardware's own is enough */
 };
 
 /* How weights and x meet: converted to f32, or bf16 pairs as they are where the processor multiplies those. */
@@ -43,101 +43,115 @@ VEC_INLINE vec kind_multiply_add(enum hot_kind kind, vec x, vec weight, vec sum)
     return vec_fma(x, weight, sum);
 }
 
-/* sum[r][j] += x[r][i] weight[j][i] for i in [from, to), R rows of x from row `first` on; to - from whole vectors. */
-VEC_INLINE void hot_dot_span(enum hot_kind kind, const struct hot_dot *dot, size_t first, int R, size_t from, size_t to,
-                             unsigned prefetch, vec (*sums)[HOT_DOT_OUT])
+/* An output of each run, for every row of x: where in each the row of weights begins, and sums whose lanes are still to
+   be added up. */
+struct hot_dot_row {
+    const char *weight[HOT_DOT_OUT];
+    float *y; /* of row 0 of x */
+    vec sum[HOT_DOT_ROWS][HOT_DOT_OUT];
+};
+
+/* A group of R rows of x, from `first` on, over the values [from, to) of a row, whole vectors. P streams from `asked`
+   on are asked for ahead. The sums begin at 0, and are finished at the row's end. */
+VEC_INLINE void hot_dot_span(enum hot_kind kind, const struct hot_dot *dot, struct hot_dot_row *row, size_t first,
+                             int R, size_t from, size_t to, int P, size_t asked)
 {
     const size_t in = (size_t)dot->in, x_size = kind_x_size(kind), w_size = kind_weight_size(kind);
+    const size_t ahead = (size_t)dot->rows * DOT_AHEAD_BYTES;
     const char *x = (const char *)dot->x + first * in * x_size;
-    const char *w[HOT_DOT_OUT];
     vec sum[DOT_GROUP][HOT_DOT_OUT];
-    for (int j = 0; j < HOT_DOT_OUT; j++)
-        w[j] = dot->weight[j];
     for (int r = 0; r < R; r++)
         for (int j = 0; j < HOT_DOT_OUT; j++)
-            sum[r][j] = sums[first + (size_t)r][j];
+            sum[r][j] = from > 0 ? row->sum[first + (size_t)r][j] : vec_set1(0.0f);
     for (size_t i = from; i < to; i += kind_step(kind)) {
-        vec row[HOT_DOT_OUT];
-        for (int j = 0; j < HOT_DOT_OUT; j++) {
-            row[j] = kind_load_weight(kind, w[j] + i * w_size);
-            if (prefetch & 1u << j)
-                __builtin_prefetch(w[j] + i * w_size + DOT_AHEAD_BYTES);
-        }
+        vec weight[HOT_DOT_OUT];
+        for (int j = 0; j < HOT_DOT_OUT; j++)
+            weight[j] = kind_load_weight(kind, row->weight[j] + i * w_size);
+        for (int j = 0; j < P; j++)
+            __builtin_prefetch(row->weight[asked + (size_t)j] + i * w_size + ahead);
         for (int r = 0; r < R; r++) {
             vec value = vec_load_f32(x + ((size_t)r * in + i) * x_size);
             for (int j = 0; j < HOT_DOT_OUT; j++)
-                sum[r][j] = kind_multiply_add(kind, value, row[j], sum[r][j]);
+                sum[r][j] = kind_multiply_add(kind, value, weight[j], sum[r][j]);
         }
     }
-    for (int r = 0; r < R; r++)
-        for (int j = 0; j < HOT_DOT_OUT; j++)
-            sums[first + (size_t)r][j] = sum[r][j];
+    for (int r = 0; r < R; r++) {
+        if (to == in)
+            vec_store_four_sums(row->y + (first + (size_t)r) * dot->y_stride, sum[r]);
+        else
+            for (int j = 0; j < HOT_DOT_OUT; j++)
+                row->sum[first + (size_t)r][j] = sum[r][j];
+    }
 }
 
 /* Constant R for the compiler, so that the accumulators are registers. */
-VEC_INLINE void hot_dot_group(enum hot_kind kind, const struct hot_dot *dot, size_t first, size_t from, size_t to,
-                              unsigned prefetch, vec (*sums)[HOT_DOT_OUT])
+VEC_INLINE void hot_dot_group(enum hot_kind kind, const struct hot_dot *dot, struct hot_dot_row *row, size_t first,
+                              size_t from, size_t to, int P, size_t asked)
 {
     switch ((size_t)dot->rows - first) {
     case 1:
-        hot_dot_span(kind, dot, first, 1, from, to, prefetch, sums);
+        hot_dot_span(kind, dot, row, first, 1, from, to, P, asked);
         break;
     case 2:
-        hot_dot_span(kind, dot, first, 2, from, to, prefetch, sums);
+        hot_dot_span(kind, dot, row, first, 2, from, to, P, asked);
         break;
     case 3:
-        hot_dot_span(kind, dot, first, 3, from, to, prefetch, sums);
+        hot_dot_span(kind, dot, row, first, 3, from, to, P, asked);
         break;
     default:
-        hot_dot_span(kind, dot, first, 4, from, to, prefetch, sums);
+        hot_dot_span(kind, dot, row, first, 4, from, to, P, asked);
         break;
     }
+}
+
+/* All rows of x over one chunk. Each group of them asks for its part of the next chunk, so that memory has work
+   throughout. */
+VEC_INLINE void hot_dot_chunk(enum hot_kind kind, const struct hot_dot *dot, struct hot_dot_row *row, size_t from,
+                              size_t to)
+{
+    const size_t rows = (size_t)dot->rows;
+    if (rows <= 2)
+        hot_dot_group(kind, dot, row, 0, from, to, 0, 0);
+    else if (rows <= DOT_GROUP)
+        hot_dot_group(kind, dot, row, 0, from, to, HOT_DOT_OUT, 0);
+    else if (rows <= 2 * DOT_GROUP)
+        for (size_t group = 0; group < 2; group++)
+            hot_dot_group(kind, dot, row, group * DOT_GROUP, from, to, HOT_DOT_OUT / 2, group * (HOT_DOT_OUT / 2));
+    else
+        for (size_t group = 0; group * DOT_GROUP < rows; group++)
+            hot_dot_group(kind, dot, row, group * DOT_GROUP, from, to, 1, group);
 }
 
 /* The last values of a row, less than a vector: copied to where zeros follow them. */
-VEC_INLINE void hot_dot_tail(enum hot_kind kind, const struct hot_dot *dot, size_t whole, vec (*sums)[HOT_DOT_OUT])
+VEC_INLINE void hot_dot_tail(enum hot_kind kind, const struct hot_dot *dot, struct hot_dot_row *row, size_t whole)
 {
     const size_t in = (size_t)dot->in, x_size = kind_x_size(kind), w_size = kind_weight_size(kind);
-    for (size_t j = 0; j < HOT_DOT_OUT; j++) {
-        float weights[VL] = {0}, values[VL] = {0};
-        memcpy(weights, (const char *)dot->weight[j] + whole * w_size, (in - whole) * w_size);
-        for (size_t r = 0; r < (size_t)dot->rows; r++) {
-            memcpy(values, (const char *)dot->x + (r * in + whole) * x_size, (in - whole) * x_size);
-            sums[r][j] = kind_multiply_add(kind, vec_load_f32(values), kind_load_weight(kind, weights), sums[r][j]);
-        }
-    }
-}
-
-/* Each pass over a chunk asks for its part of the next one, so that memory has work throughout. */
-VEC_INLINE unsigned hot_dot_prefetch(size_t rows, size_t first)
-{
-    size_t groups = (rows + DOT_GROUP - 1) / DOT_GROUP, group = first / DOT_GROUP;
-    if (rows <= 2)
-        return 0;
-    unsigned streams = 0;
+    float weights[HOT_DOT_OUT][VL] = {0}, values[VL] = {0};
     for (size_t j = 0; j < HOT_DOT_OUT; j++)
-        streams |= (unsigned)(j % groups == group) << j;
-    return streams;
+        memcpy(weights[j], row->weight[j] + whole * w_size, (in - whole) * w_size);
+    for (size_t r = 0; r < (size_t)dot->rows; r++) {
+        memcpy(values, (const char *)dot->x + (r * in + whole) * x_size, (in - whole) * x_size);
+        vec sum[HOT_DOT_OUT];
+        for (size_t j = 0; j < HOT_DOT_OUT; j++)
+            sum[j] = kind_multiply_add(kind, vec_load_f32(values), kind_load_weight(kind, weights[j]),
+                                       whole > 0 ? row->sum[r][j] : vec_set1(0.0f));
+        vec_store_four_sums(row->y + r * dot->y_stride, sum);
+    }
 }
 
 VEC_INLINE void hot_dot_any(enum hot_kind kind, const struct hot_dot *dot)
 {
-    vec sums[HOT_DOT_ROWS][HOT_DOT_OUT];
-    size_t rows = (size_t)dot->rows, in = (size_t)dot->in, whole = in / kind_step(kind) * kind_step(kind);
-    size_t chunk = rows > DOT_GROUP ? DOT_CHUNK : whole;
-    for (size_t r = 0; r < rows; r++)
-        for (size_t j = 0; j < HOT_DOT_OUT; j++)
-            sums[r][j] = vec_set1(0.0f);
-    for (size_t from = 0; from < whole; from += chunk) {
-        size_t to = whole - from < chunk ? whole : from + chunk;
-        for (size_t first = 0; first < rows; first += DOT_GROUP)
-            hot_dot_group(kind, dot, first, from, to, hot_dot_prefetch(rows, first), sums);
+    const size_t in = (size_t)dot->in, whole = in / kind_step(kind) * kind_step(kind);
+    const size_t chunk = dot->rows > DOT_GROUP ? DOT_CHUNK : whole;
+    struct hot_dot_row row = {.y = dot->y};
+    for (size_t o = 0; o < (size_t)dot->out; o++, row.y += HOT_DOT_OUT) {
+        for (int j = 0; j < HOT_DOT_OUT; j++)
+            row.weight[j] = (const char *)dot->weight[j] + o * in * kind_weight_size(kind);
+        for (size_t from = 0; from < whole; from += chunk)
+            hot_dot_chunk(kind, dot, &row, from, whole - from < chunk ? whole : from + chunk);
+        if (whole < in)
+            hot_dot_tail(kind, dot, &row, whole);
     }
-    if (whole < in)
-        hot_dot_tail(kind, dot, whole, sums);
-    for (size_t r = 0; r < rows; r++)
-        for (size_t j = 0; j < HOT_DOT_OUT; j++)
-            dot->y[j * dot->stream_stride + r * dot->row_stride] = vec_sum(sums[r][j]);
 }
 
 static void dot_f32(const struct hot_dot *dot)

@@ -201,6 +201,17 @@ VEC_INLINE float vec_sum(vec a)
 {
     return _mm512_reduce_add_ps(a);
 }
+/* to[i] = the sum of rows[i]'s lanes */
+VEC_INLINE void vec_store_four_sums(float *to, const vec *rows)
+{
+    vec a = _mm512_add_ps(_mm512_unpacklo_ps(rows[0], rows[1]), _mm512_unpackhi_ps(rows[0], rows[1]));
+    vec b = _mm512_add_ps(_mm512_unpacklo_ps(rows[2], rows[3]), _mm512_unpackhi_ps(rows[2], rows[3]));
+    __m512d low = _mm512_castps_pd(a), high = _mm512_castps_pd(b);
+    vec sums =
+        _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)), _mm512_castpd_ps(_mm512_unpackhi_pd(low, high)));
+    __m256 half = _mm256_add_ps(_mm512_castps512_ps256(sums), _mm512_extractf32x8_ps(sums, 1));
+    _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
+}
 VEC_INLINE float vec_largest(vec a)
 {
     return _mm512_reduce_max_ps(a);

@@ -148,6 +148,12 @@ VEC_INLINE float vec_sum(vec a)
 {
     return (a[0] + a[2]) + (a[1] + a[3]);
 }
+/* to[i] = the sum of rows[i]'s lanes */
+VEC_INLINE void vec_store_four_sums(float *to, const vec *rows)
+{
+    for (int i = 0; i < 4; i++)
+        to[i] = vec_sum(rows[i]);
+}
 VEC_INLINE float vec_largest(vec a)
 {
     float low = a[0] > a[1] ? a[0] : a[1], high = a[2] > a[3] ? a[2] : a[3];
