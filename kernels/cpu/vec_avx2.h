@@ -115,10 +115,10 @@ VEC_INLINE float vec_sum(vec a)
     half = _mm_add_ps(half, _mm_movehl_ps(half, half));
     return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
 }
-/* to[i] = the sum of rows[i]'s lanes */
-VEC_INLINE void vec_store_four_sums(float *to, const vec *rows)
+/* to[0] = the sum of a's lanes, to[1] of b's, and so on */
+VEC_INLINE void vec_store_four_sums(float *to, vec a, vec b, vec c, vec d)
 {
-    vec sums = _mm256_hadd_ps(_mm256_hadd_ps(rows[0], rows[1]), _mm256_hadd_ps(rows[2], rows[3]));
+    vec sums = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
     _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1)));
 }
 VEC_INLINE float vec_largest(vec a)

@@ -201,12 +201,12 @@ VEC_INLINE float vec_sum(vec a)
 {
     return _mm512_reduce_add_ps(a);
 }
-/* to[i] = the sum of rows[i]'s lanes */
-VEC_INLINE void vec_store_four_sums(float *to, const vec *rows)
+/* to[0] = the sum of a's lanes, to[1] of b's, and so on */
+VEC_INLINE void vec_store_four_sums(float *to, vec a, vec b, vec c, vec d)
 {
-    vec a = _mm512_add_ps(_mm512_unpacklo_ps(rows[0], rows[1]), _mm512_unpackhi_ps(rows[0], rows[1]));
-    vec b = _mm512_add_ps(_mm512_unpacklo_ps(rows[2], rows[3]), _mm512_unpackhi_ps(rows[2], rows[3]));
-    __m512d low = _mm512_castps_pd(a), high = _mm512_castps_pd(b);
+    vec ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+    vec cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+    __m512d low = _mm512_castps_pd(ab), high = _mm512_castps_pd(cd);
     vec sums =
         _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)), _mm512_castpd_ps(_mm512_unpackhi_pd(low, high)));
     __m256 half = _mm256_add_ps(_mm512_castps512_ps256(sums), _mm512_extractf32x8_ps(sums, 1));

@@ -148,11 +148,11 @@ VEC_INLINE float vec_sum(vec a)
 {
     return (a[0] + a[2]) + (a[1] + a[3]);
 }
-/* to[i] = the sum of rows[i]'s lanes */
-VEC_INLINE void vec_store_four_sums(float *to, const vec *rows)
+/* to[0] = the sum of a's lanes, to[1] of b's, and so on */
+VEC_INLINE void vec_store_four_sums(float *to, vec a, vec b, vec c, vec d)
 {
-    for (int i = 0; i < 4; i++)
-        to[i] = vec_sum(rows[i]);
+    const vec sums = {vec_sum(a), vec_sum(b), vec_sum(c), vec_sum(d)};
+    vec_store_f32(to, sums);
 }
 VEC_INLINE float vec_largest(vec a)
 {
