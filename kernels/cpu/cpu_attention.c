@@ -96,6 +96,7 @@ static struct hot_attend tile_of(const struct plan *plan, int sequence, int kv_h
         .kv_head = kv_head,
         .first_key = first_visible(args, batch->positions[row]),
         .end_key = batch->positions[row + tokens - 1] + 1,
+        .ahead_key = batch->positions[row + tokens - 1] + 1,
         .window = args->window,
         .scale = args->scale,
     };
@@ -233,12 +234,15 @@ enum status cpu_attention(struct device *device, const struct attention_args *ar
     long items = 0;
     for (int s = 0; s < args->batch->sequences; s++)
         items += (long)pieces_of(&plan, s) * args->kv_heads;
+    /* Parts of decode take equally long, and reading on costs less than beginning elsewhere: one run of them a thread.
+     */
+    const long run = decodes == args->batch->sequences ? (items + cpu->threads - 1) / cpu->threads : 1;
 #pragma omp parallel num_threads(cpu->threads)
     {
         float *scratch = plan.threads_scratch + (size_t)omp_get_thread_num() * plan.thread_floats;
         struct place place = {0, 0, 0};
         /* monotonic: `place` only moves forward, and OpenMP 5 would let a runtime hand lower items to a thread later */
-#pragma omp for schedule(monotonic : dynamic, 1)
+#pragma omp for schedule(monotonic : dynamic, run)
         for (long item = 0; item < items; item++) {
             advance(&plan, &place, item);
             work(&plan, &place, item, scratch);

@@ -9,9 +9,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* From here on huge pages pay (a layer's weights of the smallest published models take 30 MB); below, small pages keep
-   the resident bytes of tensors that are touched in part exact. */
-static const size_t huge_from_bytes = (size_t)16 << 20;
+/* A huge page of x86-64, and of aarch64 with pages of 4 KiB. An allocation of at least one starts on such a boundary,
+   and what whole ones cover may be huge: once all of it is written, the resident bytes are those of small pages. */
+static const size_t huge_page_bytes = (size_t)2 << 20;
+
+/* From here on a request is held against what is free. */
+static const size_t checked_from_bytes = (size_t)16 << 20;
 
 /* The number after `key` at the start of a line ("MemAvailable:   123 kB" gives 123). Returns 0, or -1. */
 static int read_key(const char *path, const char *key, uint64_t *value)
@@ -151,25 +154,43 @@ static enum status refuse(size_t bytes, uint64_t available, const char *reason, 
                      bytes, (double)bytes / 0x1p20, reason, available, (double)available / 0x1p20);
 }
 
+/* `bytes`, a multiple of pages, on a boundary of huge pages: mapped with one more, and trimmed. MAP_FAILED where
+   there is no room. */
+static void *map_huge(size_t bytes)
+{
+    char *mapped = mmap(NULL, bytes + huge_page_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapped == MAP_FAILED)
+        return MAP_FAILED;
+    size_t before = cpu_round_up((size_t)mapped, huge_page_bytes) - (size_t)mapped;
+    if (before > 0)
+        munmap(mapped, before);
+    munmap(mapped + before + bytes, huge_page_bytes - before);
+    /* A wish: kernels without them refuse. */
+    (void)madvise(mapped + before, bytes / huge_page_bytes * huge_page_bytes, MADV_HUGEPAGE);
+    return mapped + before;
+}
+
 /* The system promises more than it has, and ends the process when the pages are touched: so a large request is held
    against what is free before it is made. */
 enum status cpu_alloc(struct device *device, size_t bytes, void **memory, struct error *error)
 {
     uint64_t total, available = 0;
     *memory = NULL;
-    if (bytes >= huge_from_bytes && read_memory(&total, &available) == 0 && bytes > available)
+    if (bytes >= checked_from_bytes && read_memory(&total, &available) == 0 && bytes > available)
         return refuse(bytes, available, "not enough memory", error);
     size_t mapped = cpu_round_up(bytes, device->info.page_bytes);
-    void *pages =
-        mapped < bytes ? MAP_FAILED : mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const bool reachable = mapped >= bytes && mapped <= SIZE_MAX - huge_page_bytes;
+    void *pages = MAP_FAILED;
+    if (reachable)
+        pages = mapped >= huge_page_bytes
+                    ? map_huge(mapped)
+                    : mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (pages == MAP_FAILED) {
-        const char *reason = mapped < bytes ? "more than an address can reach" : strerror(errno);
+        const char *reason = reachable ? strerror(errno) : "more than an address can reach";
         if (read_memory(&total, &available) != 0)
             available = 0;
         return refuse(bytes, available, reason, error);
     }
-    if (bytes >= huge_from_bytes)
-        (void)madvise(pages, mapped, MADV_HUGEPAGE); /* a wish: kernels without them refuse */
     *memory = pages;
     return STATUS_OK;
 }

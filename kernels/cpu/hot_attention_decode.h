@@ -6,7 +6,7 @@
    head_dim: q is laid out so once, and of a row of K 8 bytes at a time are repeated over the lanes, which a load does
    by itself. V is paired by keys in registers. STREAM_KEYS keys are a step; while one is multiplied, the rows of the
    step after the next are asked for, a cache line at a time, so that memory has work throughout: with the burst that a
-   tile asks for, reading and multiplying take turns.
+   tile asks for, reading and multiplying take turns. At the end of a part that is what the thread reads next.
 
    The rows of a step in fp8 or int8 are turned into bf16 first, which holds every value of fp8 and every code of int8
    exactly; a key's scales multiply its scores, and its weights after they were summed up. Bytes moved: keys * 2 *
@@ -45,13 +45,14 @@ struct hot_stream {
     vec total;                            /* lanes h and h + STREAM_HEADS, to be added up */
 };
 
-/* Of a step past the end, or the places past the last key, the last row again: in bounds, and already there. */
+/* Of a step past the end of what is read, or the places past its last key, the last row again: in bounds, and already
+   there. */
 static void hot_stream_find(const struct hot_attend *t, int first, size_t *offset)
 {
-    int left = t->end_key - first, keys = left < STREAM_KEYS ? left : STREAM_KEYS;
+    int left = t->ahead_key - first, keys = left < STREAM_KEYS ? left : STREAM_KEYS;
     if (keys <= 0) {
         keys = 1;
-        first = t->end_key - 1;
+        first = t->ahead_key - 1;
     }
     hot_find_rows(t, first, keys, offset);
     for (int i = keys; i < STREAM_KEYS; i++)
@@ -232,6 +233,17 @@ static void hot_stream_turn(const struct hot_attend *t, int first, int keys, con
         step->k_scale[i] = step->v_scale[i] = 0.0f;
 }
 
+/* Asks for a whole step: those that nobody was asked for while another was multiplied. */
+static void hot_stream_ask(const struct hot_attend *t, const size_t *offset)
+{
+    const size_t row_bytes = (size_t)t->head_dim * hot_size(t->kv_dtype);
+    for (size_t i = 0; i < STREAM_KEYS; i++)
+        for (size_t line = 0; line < row_bytes; line += STREAM_LINE) {
+            __builtin_prefetch((const char *)t->k + offset[i] + line);
+            __builtin_prefetch((const char *)t->v + offset[i] + line);
+        }
+}
+
 /* A row of decode sees all keys from first_key on: nothing is masked but the places past the last. */
 static void hot_attend_stream(const struct hot_attend *t)
 {
@@ -250,8 +262,10 @@ static void hot_attend_stream(const struct hot_attend *t)
             turned.offset[i] = i * (size_t)t->head_dim * sizeof *turned.k;
     }
     hot_stream_pack_q(t, q);
-    for (int step = 0; step < STREAM_AHEAD; step++)
+    for (int step = 0; step < STREAM_AHEAD; step++) {
         hot_stream_find(t, t->first_key + step * STREAM_KEYS, rows[step]);
+        hot_stream_ask(t, rows[step]);
+    }
     for (int step = 0, first; (first = t->first_key + step * STREAM_KEYS) < t->end_key; step++) {
         const size_t *offset = rows[step % (STREAM_AHEAD + 1)];
         size_t *ahead = rows[(step + STREAM_AHEAD) % (STREAM_AHEAD + 1)];
