@@ -70,26 +70,37 @@ static void hot_stream_pack_q(const struct hot_attend *t, float *q)
     }
 }
 
+/* The n-th line of a step that is asked for ahead. Where a row is LINES lines, a power of two, they are asked for in
+   the order in which they lie, which the memory serves best; else (LINES 0) line by line, n counting the rows. */
+VEC_INLINE void hot_stream_ask(int LINES, const char *tensor, const size_t *ahead, size_t n, size_t line)
+{
+    if (LINES > 0)
+        __builtin_prefetch(tensor + ahead[n / (size_t)LINES] + n % (size_t)LINES * STREAM_LINE);
+    else
+        __builtin_prefetch(tensor + ahead[n] + line);
+}
+
 /* A row is head_dim / STREAM_PANEL lines, and a line STREAM_TOGETHER pieces of 8 bytes: as many lines are asked for as
    pieces multiplied. */
-VEC_INLINE void hot_stream_scores(const struct hot_attend *t, const struct hot_stream *s, const size_t *offset,
-                                  const size_t *ahead)
+VEC_INLINE void hot_stream_scores(int LINES, const struct hot_attend *t, const struct hot_stream *s,
+                                  const size_t *offset, const size_t *ahead)
 {
     const size_t line_ends = (size_t)t->head_dim * 2;
-    for (int i = 0; i < STREAM_KEYS; i += STREAM_TOGETHER) {
+    for (size_t i = 0; i < STREAM_KEYS; i += STREAM_TOGETHER) {
         const float *q = s->q;
         vec sum[STREAM_TOGETHER];
         for (int j = 0; j < STREAM_TOGETHER; j++)
             sum[j] = vec_set1(0.0f);
         for (size_t line = 0; line < line_ends; line += STREAM_LINE) {
             const char *k = (const char *)t->k + line;
-            for (int piece = 0; piece < STREAM_TOGETHER; piece++, q += VL) {
-                __builtin_prefetch(k + ahead[i + piece]);
-                for (int j = 0; j < STREAM_TOGETHER; j++)
+            const size_t n = LINES > 0 ? i * (size_t)LINES + line / STREAM_LINE * STREAM_TOGETHER : i;
+            for (size_t piece = 0; piece < STREAM_TOGETHER; piece++, q += VL) {
+                hot_stream_ask(LINES, t->k, ahead, n + piece, line);
+                for (size_t j = 0; j < STREAM_TOGETHER; j++)
                     sum[j] = vec_dot_pairs(vec_load_f32(q), vec_repeat_two(k + offset[i + j] + piece * 8), sum[j]);
             }
         }
-        for (int j = 0; j < STREAM_TOGETHER; j += 2)
+        for (size_t j = 0; j < STREAM_TOGETHER; j += 2)
             vec_store_f32(s->scores + (i + j) / 2 * VL, vec_join_two(sum[j], sum[j + 1]));
     }
 }
@@ -141,7 +152,7 @@ static void hot_stream_softmax(const struct hot_attend *t, struct hot_stream *s,
 }
 
 /* o += p v for G heads. */
-VEC_INLINE void hot_stream_output(int G, const struct hot_attend *t, const float *p, const size_t *offset,
+VEC_INLINE void hot_stream_output(int LINES, int G, const struct hot_attend *t, const float *p, const size_t *offset,
                                   const size_t *ahead)
 {
     const size_t padded = hot_padded(t->head_dim);
@@ -151,9 +162,10 @@ VEC_INLINE void hot_stream_output(int G, const struct hot_attend *t, const float
         for (int m = 0; m < G; m++)
             for (int n = 0; n < 2; n++)
                 sum[m][n] = vec_load_f32(t->o + (size_t)m * padded + d + (size_t)(n * VL));
-        for (int i = 0; i < STREAM_KEYS; i += 2) {
-            __builtin_prefetch(v + ahead[i]);
-            __builtin_prefetch(v + ahead[i + 1]);
+        for (size_t i = 0; i < STREAM_KEYS; i += 2) {
+            const size_t n = LINES > 0 ? d / STREAM_PANEL * STREAM_KEYS + i : i;
+            hot_stream_ask(LINES, t->v, ahead, n, d * 2);
+            hot_stream_ask(LINES, t->v, ahead, n + 1, d * 2);
             vec first = vec_load_f32(v + offset[i]), second = vec_load_f32(v + offset[i + 1]);
             vec low = vec_pair_rows_low(first, second), high = vec_pair_rows_high(first, second);
             for (int m = 0; m < G; m++) {
@@ -169,29 +181,30 @@ VEC_INLINE void hot_stream_output(int G, const struct hot_attend *t, const float
 }
 
 /* A constant number of heads, so that the sums stay in registers. */
-static void hot_stream_output_any(const struct hot_attend *t, const float *p, const size_t *offset, const size_t *ahead)
+VEC_INLINE void hot_stream_output_any(int LINES, const struct hot_attend *t, const float *p, const size_t *offset,
+                                      const size_t *ahead)
 {
     switch (t->group) {
     case 2:
-        hot_stream_output(2, t, p, offset, ahead);
+        hot_stream_output(LINES, 2, t, p, offset, ahead);
         break;
     case 3:
-        hot_stream_output(3, t, p, offset, ahead);
+        hot_stream_output(LINES, 3, t, p, offset, ahead);
         break;
     case 4:
-        hot_stream_output(4, t, p, offset, ahead);
+        hot_stream_output(LINES, 4, t, p, offset, ahead);
         break;
     case 5:
-        hot_stream_output(5, t, p, offset, ahead);
+        hot_stream_output(LINES, 5, t, p, offset, ahead);
         break;
     case 6:
-        hot_stream_output(6, t, p, offset, ahead);
+        hot_stream_output(LINES, 6, t, p, offset, ahead);
         break;
     case 7:
-        hot_stream_output(7, t, p, offset, ahead);
+        hot_stream_output(LINES, 7, t, p, offset, ahead);
         break;
     default:
-        hot_stream_output(8, t, p, offset, ahead);
+        hot_stream_output(LINES, 8, t, p, offset, ahead);
         break;
     }
 }
@@ -233,15 +246,24 @@ static void hot_stream_turn(const struct hot_attend *t, int first, int keys, con
         step->k_scale[i] = step->v_scale[i] = 0.0f;
 }
 
-/* Asks for a whole step: those that nobody was asked for while another was multiplied. */
-static void hot_stream_ask(const struct hot_attend *t, const size_t *offset)
+/* Asks for a whole step: one that nothing was multiplied before. */
+static void hot_stream_ask_all(const struct hot_attend *t, const size_t *offset)
 {
     const size_t row_bytes = (size_t)t->head_dim * hot_size(t->kv_dtype);
     for (size_t i = 0; i < STREAM_KEYS; i++)
         for (size_t line = 0; line < row_bytes; line += STREAM_LINE) {
-            __builtin_prefetch((const char *)t->k + offset[i] + line);
-            __builtin_prefetch((const char *)t->v + offset[i] + line);
+            hot_stream_ask(0, t->k, offset, i, line);
+            hot_stream_ask(0, t->v, offset, i, line);
         }
+}
+
+/* A step of keys: scores, weights, output; [first, first + keys) of them count. */
+VEC_INLINE void hot_stream_multiply(int LINES, const struct hot_attend *t, struct hot_stream *s, int keys,
+                                    const size_t *offset, const size_t *ahead)
+{
+    hot_stream_scores(LINES, t, s, offset, ahead);
+    hot_stream_softmax(t, s, keys);
+    hot_stream_output_any(LINES, t, s->p, offset, ahead);
 }
 
 /* A row of decode sees all keys from first_key on: nothing is masked but the places past the last. */
@@ -264,7 +286,7 @@ static void hot_attend_stream(const struct hot_attend *t)
     hot_stream_pack_q(t, q);
     for (int step = 0; step < STREAM_AHEAD; step++) {
         hot_stream_find(t, t->first_key + step * STREAM_KEYS, rows[step]);
-        hot_stream_ask(t, rows[step]);
+        hot_stream_ask_all(t, rows[step]);
     }
     for (int step = 0, first; (first = t->first_key + step * STREAM_KEYS) < t->end_key; step++) {
         const size_t *offset = rows[step % (STREAM_AHEAD + 1)];
@@ -275,9 +297,12 @@ static void hot_attend_stream(const struct hot_attend *t)
             hot_stream_turn(t, first, keys, offset, ahead, &turned);
             offset = ahead = turned.offset;
         }
-        hot_stream_scores(&in_bf16, &s, offset, ahead);
-        hot_stream_softmax(t, &s, keys);
-        hot_stream_output_any(&in_bf16, p, offset, ahead);
+        if (t->head_dim == 64)
+            hot_stream_multiply(2, &in_bf16, &s, keys, offset, ahead);
+        else if (t->head_dim == 128)
+            hot_stream_multiply(4, &in_bf16, &s, keys, offset, ahead);
+        else
+            hot_stream_multiply(0, &in_bf16, &s, keys, offset, ahead);
     }
     float maximum[VL], total[VL];
     vec_store_f32(maximum, s.maximum);
