@@ -44,6 +44,7 @@ def make_gguf(config, path):
     writer.add_head_count_kv(kv_heads)
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_custom_alignment(64)  # the file format begins tensors on 32 bytes, which costs its products a third
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
     writer.add_tokenizer_model("no_vocab")
     writer.add_vocab_size(vocab)
