@@ -103,48 +103,56 @@ static void test_linear_wide(void **state)
     on_every_variant(check_linear_wide);
 }
 
-/* A row's result is the same alone and among others, bit for bit, up to the rows that the own kernels serve. */
+/* x and weight in a pattern that does not depend on the number of rows. */
+static struct array linear_of_pattern(struct device *device, const struct linear_case *c)
+{
+    struct array x, w, bias, workspace, y = run_linear(device, c, &x, &w, &bias);
+    const struct linear_args args = {.x = array_memory(&x),
+                                     .weight = array_memory(&w),
+                                     .y = array_memory(&y),
+                                     .dtype = c->dtype,
+                                     .out_dtype = c->out_dtype,
+                                     .rows = c->rows,
+                                     .in = c->in,
+                                     .out = c->out};
+    const struct workspace_shape shape = {c->dtype, c->dtype, c->rows, 1, 1, 1, 2, c->in, c->out, c->out};
+    for (int k = 0; k < c->rows * c->in; k++)
+        dtype_store(c->dtype, array_host(&x), (size_t)k, (float)(k % c->in % 17 - 8) / 7.0f);
+    for (int k = 0; k < c->out * c->in; k++)
+        dtype_store(c->dtype, array_host(&w), (size_t)k, (float)(k % 23 - 11) / 9.0f);
+    array_push(&x);
+    array_push(&w);
+    use_workspace(device, &shape, &workspace);
+    CHECK(device->ops->linear(device, &args, &error));
+    array_pull(&y, "linear");
+    drop_workspace(device, &workspace);
+    array_drop(&x);
+    array_drop(&w);
+    array_drop(&bias);
+    return y;
+}
+
+/* A row's result is the same alone and among others, bit for bit, up to the rows that the own kernels serve: with and
+   without a tail, in one chunk of a row and in several. */
 static void check_linear_rows(struct device *device)
 {
-    for (size_t t = 0; t < 3; t++) {
-        struct array x, w, bias, y[2];
-        for (int i = 0; i < 2; i++) {
-            struct linear_case c = {all_types[t], DTYPE_F32, i ? 13 : 1, 203, 61, 1, 0};
-            random_seed(11);
-            y[i] = run_linear(device, &c, &x, &w, &bias);
-            const struct linear_args args = {.x = array_memory(&x),
-                                             .weight = array_memory(&w),
-                                             .y = array_memory(&y[i]),
-                                             .dtype = c.dtype,
-                                             .out_dtype = c.out_dtype,
-                                             .rows = c.rows,
-                                             .in = c.in,
-                                             .out = c.out};
-            const struct workspace_shape shape = {c.dtype, c.dtype, c.rows, 1, 1, 1, 2, c.in, c.out, c.out};
-            struct array workspace;
-            for (int k = 0; k < c.rows * c.in; k++)
-                dtype_store(c.dtype, array_host(&x), (size_t)k, (float)(k % c.in % 17 - 8) / 7.0f);
-            for (int k = 0; k < c.out * c.in; k++)
-                dtype_store(c.dtype, array_host(&w), (size_t)k, (float)(k % 23 - 11) / 9.0f);
-            array_push(&x);
-            array_push(&w);
-            use_workspace(device, &shape, &workspace);
-            CHECK(device->ops->linear(device, &args, &error));
-            array_pull(&y[i], "linear");
-            drop_workspace(device, &workspace);
-            array_drop(&x);
-            array_drop(&w);
-            array_drop(&bias);
+    static const int rows[] = {2, 3, 4, 5, 8, 13, 16}, ins[] = {203, 1024, 2085};
+    for (size_t t = 0; t < 3; t++)
+        for (size_t i = 0; i < sizeof ins / sizeof ins[0]; i++) {
+            struct linear_case c = {all_types[t], DTYPE_F32, 1, ins[i], 61, 1, 0};
+            struct array alone = linear_of_pattern(device, &c);
+            for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+                c.rows = rows[r];
+                struct array y = linear_of_pattern(device, &c);
+                for (size_t k = 0; k < y.count; k++)
+                    if (array_at(&y, k) != array_at(&alone, k % 61))
+                        fail_msg("linear %s, in %d: row %zu, output %zu: %.9g among %d rows, %.9g alone (%s)",
+                                 dtype_name(all_types[t]), c.in, k / 61, k % 61, array_at(&y, k), c.rows,
+                                 array_at(&alone, k % 61), device->info.features);
+                array_drop(&y);
+            }
+            array_drop(&alone);
         }
-        for (size_t k = 0; k < y[1].count; k++) {
-            if (array_at(&y[1], k) != array_at(&y[0], k % 61))
-                fail_msg("linear %s: row %zu, output %zu: %.9g among 13 rows, %.9g alone (%s)",
-                         dtype_name(all_types[t]), k / 61, k % 61, array_at(&y[1], k), array_at(&y[0], k % 61),
-                         device->info.features);
-        }
-        array_drop(&y[0]);
-        array_drop(&y[1]);
-    }
 }
 
 static void test_linear_rows(void **state)
