@@ -32,6 +32,30 @@ static int fresh(void **state)
     return system("rm -rf \"$P\" && mkdir -p \"$P/tiny\" && cp \"$PLACE/tiny/config.json\" \"$P/tiny\""); /* NOLINT */
 }
 
+/* libgomp reads its environment when it is loaded: what a running process was started with. */
+static void threads_spin_briefly(void **state)
+{
+    static const char script[] =
+        "%s \"$KVLAB\" run tpot --model \"$P/tiny\" --device cpu --out \"$P/out\" --contexts 16,32 --batch 1 --reps "
+        "100000 "
+        ">/dev/null 2>&1 & pid=$!; n=0; status=1\n"
+        "while [ $n -lt 200 ] && [ $status = 1 ]; do\n"
+        "tr '\\0' '\\n' 2>/dev/null < /proc/$pid/environ | grep -q '%s' && status=0; sleep 0.05; n=$((n + 1)); done\n"
+        "kill -KILL $pid; exit $status";
+    static const char *const cases[][2] = {{"unset GOMP_SPINCOUNT OMP_WAIT_POLICY;", "^GOMP_SPINCOUNT=2000$"},
+                                           {"export GOMP_SPINCOUNT=77;", "^GOMP_SPINCOUNT=77$"}};
+    (void)state;
+    const char *runner = getenv("KVLAB_RUNNER");
+    if (runner && *runner)
+        skip(); /* the process is the runner's */
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[1024];
+        snprintf(text, sizeof text, script, cases[i][0], cases[i][1]);
+        fresh(NULL);
+        shell(0, text);
+    }
+}
+
 static void closed_streams_are_no_results_files(void **state)
 {
     (void)state;
@@ -147,6 +171,7 @@ static int unmake(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(threads_spin_briefly, fresh),
         cmocka_unit_test_setup(closed_streams_are_no_results_files, fresh),
         cmocka_unit_test_setup(a_pipe_without_a_reader_finds_whole_files, fresh),
         cmocka_unit_test_setup(fifos_are_refused, fresh),
