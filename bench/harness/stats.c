@@ -107,16 +107,40 @@ struct stats_line stats_fit_line(const double *x, const double *y, size_t n)
     return line;
 }
 
-/* Median slope of all pairs with different x; `slopes` is scratch for n (n - 1) / 2 values. */
-static double theil_sen(const double *x, const double *y, size_t n, double *slopes)
+struct weighted {
+    double value, weight;
+};
+
+static int ascending_value(const void *a, const void *b)
+{
+    const struct weighted *x = a, *y = b;
+    return (x->value > y->value) - (x->value < y->value);
+}
+
+/* Half of the weight lies on each side. Sorts `all` themselves. */
+static double weighted_median_in_place(struct weighted *all, size_t n)
+{
+    double total = 0, below = 0;
+    size_t i = 0;
+    qsort(all, n, sizeof *all, ascending_value);
+    for (size_t k = 0; k < n; k++)
+        total += all[k].weight;
+    while (i + 1 < n && below + all[i].weight < total / 2)
+        below += all[i++].weight;
+    bool between = i + 1 < n && below + all[i].weight == total / 2;
+    return between ? (all[i].value + all[i + 1].value) / 2 : all[i].value;
+}
+
+/* Median slope of all pairs with different x, weighed by their distance; `slopes` is scratch for n (n - 1) / 2. */
+static double theil_sen(const double *x, const double *y, size_t n, struct weighted *slopes)
 {
     size_t count = 0;
     for (size_t i = 0; i < n; i++)
         for (size_t j = i + 1; j < n; j++)
             if (x[j] != x[i])
-                slopes[count++] = (y[j] - y[i]) / (x[j] - x[i]);
+                slopes[count++] = (struct weighted){(y[j] - y[i]) / (x[j] - x[i]), fabs(x[j] - x[i])};
     assert(count > 0);
-    return median_in_place(slopes, count);
+    return weighted_median_in_place(slopes, count);
 }
 
 size_t stats_median_rank(size_t n)
@@ -133,34 +157,90 @@ size_t stats_median_rank(size_t n)
     return rank;
 }
 
+static struct stats_interval interval_of_sorted(const double *sorted, size_t n)
+{
+    double middle = quantile_of_sorted(sorted, n, 0.5);
+    size_t rank = stats_median_rank(n);
+    if (rank == 0)
+        return (struct stats_interval){middle, middle, middle, false};
+    return (struct stats_interval){middle, sorted[rank - 1], sorted[n - rank], true};
+}
+
+struct stats_interval stats_median_interval(const double *samples, size_t n)
+{
+    assert(n > 0);
+    struct stats_interval interval = {NAN, NAN, NAN, false};
+    double *sorted = malloc(n * sizeof *sorted);
+    if (sorted) {
+        memcpy(sorted, samples, n * sizeof *sorted);
+        qsort(sorted, n, sizeof *sorted, ascending);
+        interval = interval_of_sorted(sorted, n);
+    }
+    free(sorted);
+    return interval;
+}
+
+/* What all repetitions leave beside the slope; `scratch` is for n * reps values. */
+static void fit_intercept(struct stats_line *line, const double *x, const double *y, size_t n, size_t reps,
+                          double *scratch)
+{
+    for (size_t i = 0; i < n * reps; i++)
+        scratch[i] = y[i] - line->slope * x[i % n];
+    line->intercept = median_in_place(scratch, n * reps);
+    line->residual_max = 0;
+    for (size_t i = 0; i < n; i++) { /* of each x's median: a single disturbed sample is not the line's fault */
+        for (size_t rep = 0; rep < reps; rep++)
+            scratch[rep] = y[rep * n + i];
+        double residual = median_in_place(scratch, reps) - line->intercept - line->slope * x[i];
+        line->residual_max = fmax(line->residual_max, fabs(residual));
+    }
+}
+
 struct stats_line stats_fit_repeated(const double *x, const double *y, size_t n, size_t reps)
 {
     assert(n >= 2 && reps >= 1);
-    size_t pairs = n * (n - 1) / 2, room = pairs > n * reps ? pairs : n * reps;
-    double *scratch = malloc((room > reps ? room : reps) * sizeof *scratch), *slopes = malloc(reps * sizeof *slopes);
+    struct weighted *pairs = malloc(n * (n - 1) / 2 * sizeof *pairs);
+    double *scratch = malloc(n * reps * sizeof *scratch);
     struct stats_line line = {NAN, NAN, NAN, NAN, NAN, false};
-    if (scratch && slopes) {
+    if (pairs && scratch) {
         for (size_t rep = 0; rep < reps; rep++)
-            slopes[rep] = theil_sen(x, y + rep * n, n, scratch);
-        line.slope = line.slope_low = line.slope_high = median_in_place(slopes, reps); /* sorts them */
-        size_t rank = stats_median_rank(reps);
-        if (rank > 0) {
-            line.slope_low = slopes[rank - 1];
-            line.slope_high = slopes[reps - rank];
-            line.interval_known = true;
-        }
-        for (size_t i = 0; i < n * reps; i++)
-            scratch[i] = y[i] - line.slope * x[i % n];
-        line.intercept = median_in_place(scratch, n * reps);
-        line.residual_max = 0;
-        for (size_t i = 0; i < n; i++) { /* of each x's median: a single disturbed sample is not the line's fault */
-            for (size_t rep = 0; rep < reps; rep++)
-                scratch[rep] = y[rep * n + i];
-            double residual = median_in_place(scratch, reps) - line.intercept - line.slope * x[i];
-            line.residual_max = fmax(line.residual_max, fabs(residual));
-        }
+            scratch[rep] = theil_sen(x, y + rep * n, n, pairs);
+        qsort(scratch, reps, sizeof *scratch, ascending);
+        struct stats_interval slope = interval_of_sorted(scratch, reps);
+        line = (struct stats_line){
+            .slope = slope.middle, .slope_low = slope.low, .slope_high = slope.high, .interval_known = slope.known};
+        fit_intercept(&line, x, y, n, reps, scratch);
     }
+    free(pairs);
     free(scratch);
-    free(slopes);
     return line;
+}
+
+static bool is_look(const struct stats_rule *rule, size_t reps)
+{
+    size_t look = rule->least;
+    while (look < reps)
+        look += look / 2 + (look < 2);
+    return look == reps;
+}
+
+enum stats_verdict stats_judge(const struct stats_rule *rule, const struct stats_interval *so_far, size_t reps,
+                               double spent_ms)
+{
+    bool last = reps >= rule->most;
+    bool narrow = so_far->known && rule->half_width > 0 && (so_far->high - so_far->low) / 2 <= rule->half_width;
+    if (reps < rule->least)
+        return STATS_GO_ON;
+    if (narrow && (last || is_look(rule, reps)))
+        return STATS_NARROW;
+    if (last)
+        return STATS_MOST;
+    return rule->limit_ms > 0 && spent_ms >= rule->limit_ms ? STATS_OUT_OF_TIME : STATS_GO_ON;
+}
+
+double stats_rule_done(const struct stats_rule *rule, size_t reps, double spent_ms)
+{
+    double of_most = (double)reps / (double)rule->most, of_least = fmin(1, (double)reps / (double)rule->least);
+    double of_time = rule->limit_ms > 0 ? fmin(1, spent_ms / rule->limit_ms) : 0;
+    return fmin(1, fmax(of_most, fmin(of_least, of_time)));
 }
