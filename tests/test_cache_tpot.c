@@ -240,6 +240,71 @@ static void tpot_says_whether_a_rise_is_resolved(void **state)
     }
 }
 
+static double slow_pass_that_sways(int rows, int context)
+{
+    return 800 + pass_that_sways(rows, context);
+}
+
+/* Without --reps: as many repetitions as the interval needs. A swaying slope has an interval of 1/8,192 ms = 122 ns on
+   both sides, the prediction is 256 bytes / 2 GB/s = 128 ns. A slow repetition has two contexts with four steps of 0.8
+   s: ten of them are past a minute. */
+static void tpot_repeats_by_what_it_sees(void **state)
+{
+    (void)state;
+    static const struct {
+        double (*pass_ms)(int rows, int context);
+        const char *options, *stopped_by;
+        int reps;
+    } cases[] = {{pass_by_context, "", "width", 8},         {pass_that_stays, "", "width", 8},
+                 {pass_that_sways, "", "most", 90},         {slow_pass_that_sways, "", "time", 10},
+                 {pass_that_sways, "--reps 7", "given", 7}, {pass_by_context, "--quick", "given", 3}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[128];
+        snprintf(line, sizeof line, "tpot --contexts 16,64 --batch 1 %s", cases[i].options);
+        assert_int_equal(staged_run(line, &(struct stage){.pass_ms = cases[i].pass_ms, .read_gbps = 2.0}), 0);
+        struct csv_table table = place_csv("tpot"), fit = place_csv("tpot_fit");
+        assert_string_equal(place_text(&fit, 0, "stopped_by"), cases[i].stopped_by);
+        assert_int_equal(place_int(&fit, 0, "repetitions"), cases[i].reps);
+        for (size_t row = 0; row < 2; row++)
+            assert_int_equal(place_int(&table, row, "n"), 3 * cases[i].reps);
+        csv_table_free(&table);
+        csv_table_free(&fit);
+    }
+}
+
+/* One context has no slope to be known closely; nor has one that --resume adds, beside rows of another run. */
+static void tpot_of_one_context(void **state)
+{
+    (void)state;
+    static const char *const lines[] = {"tpot --contexts 16 --batch 1", "tpot --contexts 16,64 --batch 1 --resume"};
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(staged_run(lines[i], &(struct stage){.pass_ms = pass_by_context}), 0);
+        struct csv_table table = place_csv("tpot");
+        assert_int_equal(place_int(&table, i, "n"), 90);
+        csv_table_free(&table);
+    }
+    struct csv_table fit = place_csv("tpot_fit");
+    assert_string_equal(place_text(&fit, 0, "interval_from"), "rows");
+    assert_string_equal(place_text(&fit, 0, "stopped_by"), "");
+    csv_table_free(&fit);
+}
+
+/* Every repetition's samples are kept, those beyond the least too. */
+static void tpot_keeps_all_samples(void **state)
+{
+    (void)state;
+    char line[256];
+    snprintf(line, sizeof line, "tpot --contexts 16,64 --batch 1 --samples %s/samples.csv", place_folder());
+    assert_int_equal(staged_run(line, &(struct stage){.pass_ms = pass_that_sways, .read_gbps = 2.0}), 0);
+    char *text = place_file("samples.csv");
+    size_t lines = 0;
+    for (const char *c = text; *c; c++)
+        lines += *c == '\n';
+    assert_int_equal(lines, 1 + 2 * 3 * 90);
+    assert_non_null(strstr(text, "context=64;batch=1,89,"));
+    free(text);
+}
+
 /* Two repetitions have no interval, and what has none is not resolved. */
 static void tpot_without_an_interval(void **state)
 {
@@ -280,6 +345,9 @@ int main(void)
         cmocka_unit_test(cache_checks_what_it_keeps),
         cmocka_unit_test(tpot_on_a_clock_that_rises_with_context),
         cmocka_unit_test(tpot_says_whether_a_rise_is_resolved),
+        cmocka_unit_test(tpot_repeats_by_what_it_sees),
+        cmocka_unit_test(tpot_of_one_context),
+        cmocka_unit_test(tpot_keeps_all_samples),
         cmocka_unit_test(tpot_without_an_interval),
         cmocka_unit_test(tpot_checksums_are_of_the_work),
     };
