@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -173,6 +174,61 @@ static void meta_says_how_it_was_made(void **state)
         assert_non_null(json_object_get(meta, keys[i]));
     json_decref(meta);
     close_bench(&bench);
+}
+
+/* The line "AnonHugePages:   2048 kB", in bytes; -1: the system has none. */
+static int64_t huge_page_bytes(void)
+{
+    int64_t kib = -1;
+    char line[256];
+    FILE *file = fopen("/proc/self/smaps_rollup", "r");
+    while (file && fgets(line, sizeof line, file))
+        sscanf(line, "AnonHugePages: %" SCNd64, &kib);
+    if (file)
+        fclose(file);
+    return kib < 0 ? -1 : kib * 1024;
+}
+
+static json_t *meta_of_one_row(struct device *device, size_t *held)
+{
+    struct error error = {0};
+    struct results *results;
+    struct bench bench = open_bench(7, false);
+    const size_t bytes = 32 << 20;
+    char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(memory != MAP_FAILED);
+    (void)madvise(memory, bytes, MADV_HUGEPAGE);
+    memset(memory, 1, bytes);
+    *held = (size_t)huge_page_bytes();
+    bench.device = device;
+    check_ok(results_open(&results, &bench, &tables[0], &error));
+    add_row(results, 1);
+    munmap(memory, bytes);
+    add_row(results, 2); /* less than before, which is not what counts */
+    check_ok(output_finish(&bench, true, &error));
+    json_t *meta = json_load_file(meta_path, 0, NULL);
+    assert_non_null(meta);
+    close_bench(&bench);
+    return meta;
+}
+
+static void meta_has_the_most_huge_pages(void **state)
+{
+    (void)state;
+    size_t held;
+    struct device cpu = {.info.threads = 1}, gpu = {.info.multiprocessors = 1};
+    json_t *meta = meta_of_one_row(&cpu, &held);
+    if (huge_page_bytes() < 0) {
+        assert_null(json_object_get(meta, "huge_page_bytes"));
+    } else {
+        assert_int_equal(json_integer_value(json_object_get(meta, "huge_page_bytes")), held);
+        assert_non_null(strstr(json_string_value(json_object_get(meta, "huge_page_source")), "smaps_rollup"));
+    }
+    json_decref(meta);
+    meta = meta_of_one_row(&gpu, &held);
+    assert_null(json_object_get(meta, "huge_page_bytes"));
+    assert_null(json_object_get(meta, "huge_page_source"));
+    json_decref(meta);
 }
 
 static void write_older(void)
@@ -456,6 +512,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(rows_as_they_stand_in_the_file, empty_folder),
         cmocka_unit_test_setup(meta_says_how_it_was_made, empty_folder),
+        cmocka_unit_test_setup(meta_has_the_most_huge_pages, empty_folder),
         cmocka_unit_test_setup(an_older_file_stays_until_the_first_row, empty_folder),
         cmocka_unit_test_setup(a_row_that_does_not_fit_is_taken_back, empty_folder),
         cmocka_unit_test_setup(a_full_disk_leaves_the_older_file, empty_folder),

@@ -117,6 +117,10 @@ void output_note(struct bench *bench, const char *format, ...) __attribute__((fo
 void meta_text(struct bench *bench, const char *key, const char *value);
 void meta_real(struct bench *bench, const char *key, double value);
 void meta_int(struct bench *bench, const char *key, int64_t value);
+/* What this process has in huge pages, the most of all calls; nothing where the system does not say, nor of a GPU's
+   run, whose memory that matters is not the process's. Called by results_end_row() and timed_batch_free(), when models
+   and caches are still there. */
+void meta_huge_pages(struct bench *bench);
 
 /* ---- progress on stderr: a line with an estimate of the time left on a terminal, plain lines when piped.
    A step is announced as it begins; `weight` is its relative work, and total the sum over the steps. */

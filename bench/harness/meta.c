@@ -240,6 +240,22 @@ enum status meta_same_settings(const struct bench *bench, const char *meta_path,
     return status;
 }
 
+void meta_huge_pages(struct bench *bench)
+{
+    static const char key[] = "huge_page_bytes";
+    if (!bench->meta || !bench->device || bench->device->info.multiprocessors > 0)
+        return;
+    char *text = proc_value("/proc/self/smaps_rollup", "AnonHugePages");
+    if (text) {
+        json_int_t bytes = strtoll(text, NULL, 10) * 1024,
+                   most = json_integer_value(json_object_get(bench->meta->notes, key));
+        meta_int(bench, key, bytes > most ? bytes : most);
+        meta_text(bench, "huge_page_source",
+                  "AnonHugePages of /proc/self/smaps_rollup: the most seen after a row, or before a batch was freed");
+    }
+    free(text);
+}
+
 void meta_text(struct bench *bench, const char *key, const char *value)
 {
     if (bench->meta) /* commands that are no experiment have none */

@@ -172,6 +172,8 @@ void results_set_common(struct results *results)
 enum status results_end_row(struct results *results, struct error *error)
 {
     results_set_common(results);
+    if (!results->bench->options.dry_run && results->table->suffix[0] == 0)
+        meta_huge_pages(results->bench);
     enum status status = results->bench->options.dry_run ? STATUS_OK : results_write_row(results, error);
     return status ? status : results_keep_row(results, error);
 }

@@ -79,6 +79,7 @@ void timed_batch_free(struct timed_batch *batch)
 {
     if (batch->bench != NULL) {
         struct device *device = batch->bench->device;
+        meta_huge_pages(batch->bench);
         if (batch->start != NULL)
             device->ops->event_destroy(device, batch->start);
         if (batch->end != NULL)
