@@ -101,7 +101,7 @@ static void predict(const struct bench *bench, struct results *results, int64_t 
 
 static enum status write_rows(const struct tpot_group *group, struct results *results, struct error *error)
 {
-    size_t n = (size_t)group->reps * TPOT_STEPS_PER_VISIT, stride = group->rule.most * TPOT_STEPS_PER_VISIT;
+    size_t n = group->repeats.count * TPOT_STEPS_PER_VISIT, stride = group->repeats.rule.most * TPOT_STEPS_PER_VISIT;
     for (size_t at = 0; at < group->contexts->count; at++) {
         int64_t context = group->contexts->values[at];
         const double *samples = group->samples + at * stride;
@@ -155,7 +155,7 @@ static enum status fit_group(const struct tpot_group *group, struct results *res
     if (group->contexts->count < 2)
         return STATUS_OK;
     struct stats_line line = tpot_group_fit(group);
-    results_set_int(results, "repetitions", group->reps);
+    results_set_int(results, "repetitions", (int64_t)group->repeats.count);
     results_set_text(results, "stopped_by", tpot_group_stopped_by(group));
     return write_fit(results, group->batch, &line, tpot_group_kv_bytes_per_token(group), group->read_ceiling,
                      "repetitions", error);

@@ -33,7 +33,7 @@ double tpot_group_kv_bytes_per_token(const struct tpot_group *group)
 const char *tpot_group_stopped_by(const struct tpot_group *group)
 {
     static const char *const texts[] = {[STATS_NARROW] = "width", [STATS_MOST] = "most", [STATS_OUT_OF_TIME] = "time"};
-    return group->rule.least < group->rule.most ? texts[group->stopped_by] : "given";
+    return group->repeats.rule.least < group->repeats.rule.most ? texts[group->stopped_by] : "given";
 }
 
 /* ---- a batch size's memory ---- */
@@ -45,7 +45,7 @@ int64_t tpot_room(const struct int_list *contexts)
 
 static enum status group_init(struct tpot_group *group, struct error *error)
 {
-    size_t contexts = group->contexts->count, batch = (size_t)group->batch, most = group->rule.most;
+    size_t contexts = group->contexts->count, batch = (size_t)group->batch, most = group->repeats.rule.most;
     group->chosen = calloc(batch * TPOT_STEPS_PER_VISIT, sizeof *group->chosen);
     group->samples = calloc(contexts * most * TPOT_STEPS_PER_VISIT, sizeof *group->samples);
     group->visits = calloc(most * contexts, sizeof *group->visits);
@@ -92,12 +92,12 @@ static enum status visit(struct tpot_group *group, size_t at, double *ms, struct
     for (int i = before; i < context; i++) {
         if (timed_batch_pass(sequences, group->batch, 1, &warm_ms, error) != STATUS_OK)
             return error->status;
-        group->spent_ms += warm_ms;
+        group->repeats.spent_ms += warm_ms;
     }
     for (int i = 0; i < TPOT_STEPS_PER_VISIT; i++) {
         if (timed_batch_pass(sequences, group->batch, 1, &ms[i], error) != STATUS_OK)
             return error->status;
-        group->spent_ms += ms[i];
+        group->repeats.spent_ms += ms[i];
         memcpy(group->chosen + i * group->batch, sequences->chosen, (size_t)group->batch * sizeof *group->chosen);
     }
     return STATUS_OK;
@@ -122,7 +122,7 @@ static enum status check_tokens(struct tpot_group *group, size_t at, int repetit
 static enum status launched_visit(struct tpot_group *group, size_t at, int repetition, struct error *error)
 {
     struct device *device = group->bench->device;
-    double *ms = group->launched + (at * group->rule.most + (size_t)repetition) * TPOT_STEPS_PER_VISIT;
+    double *ms = group->launched + (at * group->repeats.rule.most + (size_t)repetition) * TPOT_STEPS_PER_VISIT;
     device->graphs = 0;
     enum status status = visit(group, at, ms, error);
     device->graphs = 1;
@@ -134,7 +134,7 @@ static enum status launched_visit(struct tpot_group *group, size_t at, int repet
 static enum status timed_visit(struct tpot_group *group, size_t at, int repetition, struct error *error)
 {
     int64_t context = group->contexts->values[at];
-    double *samples = group->samples + (at * group->rule.most + (size_t)repetition) * TPOT_STEPS_PER_VISIT;
+    double *samples = group->samples + (at * group->repeats.rule.most + (size_t)repetition) * TPOT_STEPS_PER_VISIT;
     if (visit(group, at, samples, error) != STATUS_OK ||
         check_tokens(group, at, repetition, repetition == 0, error) != STATUS_OK)
         return error->status;
@@ -153,45 +153,26 @@ struct stats_line tpot_group_fit(const struct tpot_group *group)
 {
     if (group->contexts->count < 2)
         return (struct stats_line){.interval_known = false};
-    return stats_fit_repeated(group->x, group->visits, group->contexts->count, (size_t)group->reps);
+    return stats_fit_repeated(group->x, group->visits, group->contexts->count, group->repeats.count);
 }
 
 static enum stats_verdict judge(const struct tpot_group *group)
 {
-    if ((size_t)group->reps < group->rule.least)
+    if (group->repeats.count < group->repeats.rule.least)
         return STATS_GO_ON;
     struct stats_line line = tpot_group_fit(group);
     struct stats_interval slope = {line.slope, line.slope_low, line.slope_high, line.interval_known};
-    return stats_judge(&group->rule, &slope, (size_t)group->reps, group->spent_ms);
-}
-
-/* Progress goes by what the rule may take at most, in repetitions or in time: a repetition is expected to take as long
-   as those before it. */
-static void announce(struct tpot_group *group)
-{
-    size_t reps = (size_t)group->reps;
-    double each_ms = reps > 0 ? group->spent_ms / (double)reps : 0;
-    double done = stats_rule_done(&group->rule, reps + 1, group->spent_ms + each_ms);
-    progress_step(group->bench, fmax(0, done - group->announced), "batch %d, repetition %zu of %s%zu", group->batch,
-                  reps + 1, group->rule.least < group->rule.most ? "at most " : "", group->rule.most);
-    group->announced = fmax(done, group->announced);
-}
-
-/* Repetitions that are not needed take no time. */
-static void announce_end(const struct tpot_group *group)
-{
-    progress_step(group->bench, 1 - group->announced, "batch %d, repeated often enough", group->batch);
-    progress_step(group->bench, 0, "batch %d, read ceiling", group->batch);
+    return stats_judge(&group->repeats.rule, &slope, group->repeats.count, group->repeats.spent_ms);
 }
 
 /* One pass over all contexts, upwards or downwards. */
 static enum status repetition_of(struct tpot_group *group, struct error *error)
 {
-    size_t contexts = group->contexts->count;
+    size_t contexts = group->contexts->count, repetition = group->repeats.count;
     for (size_t i = 0; i < contexts; i++)
-        if (timed_visit(group, group->reps % 2 ? contexts - 1 - i : i, group->reps, error) != STATUS_OK)
+        if (timed_visit(group, repetition % 2 ? contexts - 1 - i : i, (int)repetition, error) != STATUS_OK)
             return error->status;
-    group->reps++;
+    group->repeats.count++;
     return STATUS_OK;
 }
 
@@ -201,16 +182,18 @@ static enum status repetition_of(struct tpot_group *group, struct error *error)
 static enum status repeat(struct tpot_group *group, struct error *error)
 {
     double warm[TPOT_STEPS_PER_VISIT];
+    char what[32];
+    snprintf(what, sizeof what, "batch %d", group->batch);
     for (size_t i = 0; i < group->contexts->count; i++)
         if (visit(group, i, warm, error) != STATUS_OK)
             return error->status;
-    group->spent_ms = 0;
+    group->repeats.spent_ms = 0;
     while ((group->stopped_by = judge(group)) == STATS_GO_ON) {
-        announce(group);
+        repeats_announce(group->bench, &group->repeats, 1, what);
         if (repetition_of(group, error) != STATUS_OK)
             return error->status;
     }
-    announce_end(group);
+    repeats_announce_end(group->bench, &group->repeats, 1, what);
     return STATUS_OK;
 }
 
@@ -233,12 +216,12 @@ enum status tpot_group_measure(struct tpot_group *group, struct bench *bench, st
                                  .contexts = contexts,
                                  .batch = batch,
                                  .compare_graphs = compare_graphs,
-                                 .rule = rule_of(bench, contexts->count)};
+                                 .repeats.rule = rule_of(bench, contexts->count)};
     progress_step(bench, fill_weight, "batch %d, filling the caches", batch);
     if (bench_read_ceiling(bench, &before, error) != STATUS_OK || group_init(group, error) != STATUS_OK)
         return error->status;
     if (contexts->count >= 2)
-        group->rule.half_width =
+        group->repeats.rule.half_width =
             narrow_share * tpot_group_kv_bytes_per_token(group) / (before * 1e6); /* ms per token */
     if (repeat(group, error) != STATUS_OK || bench_read_ceiling(bench, &after, error) != STATUS_OK)
         return error->status;

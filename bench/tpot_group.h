@@ -3,6 +3,7 @@
 #ifndef KVLAB_BENCH_TPOT_GROUP_H
 #define KVLAB_BENCH_TPOT_GROUP_H
 
+#include "bench/harness/repeats.h"
 #include "bench/harness/timed_batch.h"
 
 enum { TPOT_STEPS_PER_VISIT = 3 };
@@ -16,15 +17,12 @@ struct tpot_group {
     struct timed_batch sequences; /* decoding feeds what was prefilled again, so that a visit restores the state */
     int32_t *chosen;              /* host [TPOT_STEPS_PER_VISIT][batch] */
 
-    struct stats_rule rule;
-    int reps;         /* so far, rule.most at most */
-    double spent_ms;  /* by their steps, the warm ones included */
-    double announced; /* to progress, as stats_rule_done() */
+    struct repeats repeats; /* time by their steps, the warm ones included */
     enum stats_verdict stopped_by;
 
-    double *samples;     /* ms, [contexts][rule.most * TPOT_STEPS_PER_VISIT] */
+    double *samples;     /* ms, [contexts][repeats.rule.most * TPOT_STEPS_PER_VISIT] */
     double *launched;    /* likewise, with compare_graphs; else NULL */
-    double *visits;      /* ms, [reps][contexts]: the fastest of a visit's steps */
+    double *visits;      /* ms, [repeats.count][contexts]: the fastest of a visit's steps */
     double *x, *kv;      /* [contexts] tokens, and bytes of K and V that a step must read */
     uint64_t *checksums; /* [contexts] of the last visit */
     double read_ceiling; /* bytes per second, the better one of before and after */

@@ -1,5 +1,6 @@
 /* The estimate of the time left, on a clock that the test moves. */
 #include "bench/harness/output.h"
+#include "bench/harness/repeats.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -105,12 +106,45 @@ static void long_times_are_in_hours(void **state)
     progress_free(&bench);
 }
 
+/* At most four repetitions, or, from two on, what 40 s take. The first counts a quarter: nobody knows yet what it
+   takes. It takes 20 s, so the second is expected to be the last and counts the rest. Another part of the same weight
+   is left. */
+static void repetitions_under_a_rule(void **state)
+{
+    (void)state;
+    struct bench bench = {.experiment = &experiment};
+    struct repeats repeats = {.rule = {.least = 2, .most = 4, .limit_ms = 40e3}};
+    capture();
+    clock_s = 100;
+    progress_start(&bench, 2);
+    repeats_announce(&bench, &repeats, 1, "it");
+    for (size_t i = 1; i <= 2; i++) {
+        clock_s += 20;
+        repeats.count = i;
+        repeats.spent_ms = (double)i * 20e3;
+        if (i < 2)
+            repeats_announce(&bench, &repeats, 1, "it");
+        else
+            repeats_announce_end(&bench, &repeats, 1, "it");
+    }
+    progress_step(&bench, 1, "next");
+    clock_s += 10;
+    progress_step(&bench, 0, "last");
+    progress_end(&bench);
+    assert_captured("kvlab: trial:   0 %, it, repetition 1 of at most 4, time left not known yet\n"
+                    "kvlab: trial:  12 %, it, repetition 2 of at most 4, about 2 min 20 s left\n"
+                    "kvlab: trial:  50 %, it, repeated often enough, about 40 s left\n"
+                    "kvlab: trial: 100 %, last, about 0 s left\n");
+    progress_free(&bench);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(left_is_what_remains_at_the_speed_so_far),
         cmocka_unit_test(skipped_steps_say_nothing_about_speed),
         cmocka_unit_test(long_times_are_in_hours),
+        cmocka_unit_test(repetitions_under_a_rule),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
