@@ -7,9 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A call and, where kernels are not traced, the events around it. */
+/* A call as it is noted while the pass is timed, and, where kernels are not traced, the events around it. Its name is
+   put together when the pass is read: to format 170 of them took 0.4 % of a decode step. */
 struct watched {
-    struct profile_call call;
+    const char *operation; /* "attention"; of products "linear", and their widths */
+    int in, out, in_pass;  /* in 0: no product */
+    uint64_t bytes, flops;
     struct device_event *start, *end;
 };
 
@@ -58,14 +61,17 @@ static enum status make_room(struct profile *profile, struct error *error)
     return STATUS_OK;
 }
 
-static enum status call_begin(struct profile *profile, const char *name, uint64_t bytes, uint64_t flops,
+static enum status call_begin(struct profile *profile, const char *operation, uint64_t bytes, uint64_t flops,
                               struct error *error)
 {
     if (make_room(profile, error) != STATUS_OK)
         return error->status;
     struct watched *watched = &profile->calls[profile->count];
-    watched->call = (struct profile_call){.bytes = bytes, .flops = flops, .in_pass = profile->in_pass};
-    snprintf(watched->call.name, sizeof watched->call.name, "%s", name);
+    watched->operation = operation;
+    watched->in = watched->out = 0;
+    watched->in_pass = profile->in_pass;
+    watched->bytes = bytes;
+    watched->flops = flops;
     profile->count++;
     if (profile->traced)
         return profile->device->probes->trace_operation(profile->device, (int)profile->count - 1, error);
@@ -101,10 +107,10 @@ static enum status rms_norm(struct device *device, const struct rms_norm_args *a
 static enum status linear(struct device *device, const struct linear_args *args, struct error *error)
 {
     struct profile *profile = profile_of(device);
-    char name[40];
-    snprintf(name, sizeof name, "linear %d -> %d", args->in, args->out);
-    if (call_begin(profile, name, linear_bytes(args), linear_flops(args), error) != STATUS_OK)
+    if (call_begin(profile, "linear", linear_bytes(args), linear_flops(args), error) != STATUS_OK)
         return error->status;
+    profile->calls[profile->count - 1].in = args->in;
+    profile->calls[profile->count - 1].out = args->out;
     return call_end(profile, profile->plain->linear(device, args, error), error);
 }
 
@@ -215,6 +221,10 @@ enum status profile_open(struct profile **out, struct device *device, char *reas
     profile->ops.pass_begin = pass_begin;
     profile->ops.pass_end = pass_end;
     device->ops = &profile->ops;
+    if (make_room(profile, error) != STATUS_OK) { /* and not in the first pass that is timed */
+        profile_close(profile);
+        return error->status;
+    }
     *out = profile;
     return STATUS_OK;
 }
@@ -230,7 +240,7 @@ void profile_close(struct profile *profile)
         device->ops->event_destroy(device, profile->calls[i].start);
         device->ops->event_destroy(device, profile->calls[i].end);
     }
-    if (profile->traced)
+    if (profile->traced && device->probes != NULL)
         device->probes->trace_end(device);
     free(profile->calls);
     free(profile->known_calls);
@@ -256,8 +266,14 @@ enum status profile_start(struct profile *profile, struct error *error)
 static struct profile_call *calls_of(const struct profile *profile)
 {
     struct profile_call *calls = calloc(profile->count + 1, sizeof *calls);
-    for (size_t i = 0; calls != NULL && i < profile->count; i++)
-        calls[i] = profile->calls[i].call;
+    for (size_t i = 0; calls != NULL && i < profile->count; i++) {
+        const struct watched *watched = &profile->calls[i];
+        calls[i] = (struct profile_call){.bytes = watched->bytes, .flops = watched->flops, .in_pass = watched->in_pass};
+        if (watched->in > 0)
+            snprintf(calls[i].name, sizeof calls[i].name, "%s %d -> %d", watched->operation, watched->in, watched->out);
+        else
+            snprintf(calls[i].name, sizeof calls[i].name, "%s", watched->operation);
+    }
     return calls;
 }
 
