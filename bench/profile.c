@@ -4,18 +4,13 @@
    Measured: the pass with every operation timed (kernels/profile.h), and beside it, in turn, the same pass with nothing
    timed inside, which says what the looking costs; both ceilings in the same run. Where the device counts the traffic
    of its memory, one more pass is counted. */
-#include "bench/harness/timed_batch.h"
+#include "bench/profile_group.h"
 #include "bench/profile_rows.h"
-#include "engine/work.h"
 
 #include <inttypes.h>
 #include <limits.h>
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-enum { PREFILL_ROWS_PROFILE = 4096, WARM_REPLAYS = 2 };
 
 static const struct column columns[] = {
     {"phase", COLUMN_TEXT, 0, true,
@@ -53,173 +48,38 @@ static const struct column columns[] = {
     {"dram_write_bytes", COLUMN_INT, 0, false, "Source counter: bytes that it took."},
     {"tokens_checksum", COLUMN_TEXT, 0, false,
      "FNV-1a of the tokens chosen: the same in every pass, timed inside or not."},
+    {"hooks_percent", COLUMN_REAL, 3, false,
+     "What looking costs: how much longer the same work takes, from outside, with its operations timed, in percent. "
+     "Median of pairs in turn, A B B A: of a prefill the n passes, of decode the fastest of three steps."},
+    {"hooks_ci95_low", COLUMN_REAL, 3, false, "Lower end of its 95 % interval, from order statistics of the pairs."},
+    {"hooks_ci95_high", COLUMN_REAL, 3, false, "Upper end of its 95 % interval."},
+    {"hooks_pairs", COLUMN_INT, 0, false,
+     "Pairs: of a prefill n; of decode until half of the interval is a third of the limit of 0.5 %, or for 20 s."},
+    {"hooks_verdict", COLUMN_TEXT, 0, false,
+     "below: the whole interval is below 0.5 %; above: all of it is above; not resolved: it holds 0.5 %, or is not "
+     "known (fewer than 6 pairs)."},
 };
 static const struct table tables[] = {{"", true, columns, sizeof columns / sizeof *columns}};
 
-enum phase { PREFILL, DECODE };
-static const char *const phase_names[] = {"prefill", "decode"};
-
-/* One phase, with or without replaying, of a group. */
-struct series {
-    enum phase phase;
-    bool graphs;
-    struct profile_pass *passes; /* [n] */
-    double *plain_ms;            /* [n] */
-    bool counted;
-    struct device_counters counters;
-};
-enum { PREFILL_OFF, DECODE_OFF, DECODE_ON, SERIES };
-
-/* One context and batch size. */
-struct group {
-    struct bench *bench;
-    struct timed_batch sequences;
-    int context, batch, n;
-    struct series series[SERIES];
-    int series_count;
-    uint64_t checksums[2]; /* of each phase's tokens; known once `visited` */
-    bool visited;
-    const char *uncounted; /* why there are no counters, or NULL */
-    struct error why;
-};
-
-struct ceilings {
-    double read, matrix; /* bytes and FLOP per second */
-};
-
-static struct pass_shape shape_of(enum phase phase, int64_t context, int64_t batch)
-{
-    return (struct pass_shape){.sequences = batch,
-                               .start = phase == PREFILL ? 0 : context,
-                               .count = phase == PREFILL ? context : 1,
-                               .logits = 1};
-}
-
-/* ---- running ---- */
-
-/* One pass of the series' phase, on caches put back to where it starts. */
-static enum status pass(struct group *group, const struct series *series, double *ms, struct error *error)
-{
-    struct timed_batch *sequences = &group->sequences;
-    bool prefill = series->phase == PREFILL;
-    if (timed_batch_rewind(sequences, prefill ? 0 : group->context, error) != STATUS_OK ||
-        timed_batch_pass(sequences, group->batch, prefill ? group->context : 1, ms, error) != STATUS_OK)
-        return error->status;
-    uint64_t checksum = bench_checksum(sequences->chosen, (size_t)group->batch * sizeof *sequences->chosen);
-    if (group->visited && checksum != group->checksums[series->phase])
-        return error_set(error, STATUS_CHECK_FAILED,
-                         "profile: a %s of %d tokens chose other tokens than the one before: what is timed is not the "
-                         "same work",
-                         phase_names[series->phase], group->context);
-    group->checksums[series->phase] = checksum;
-    return STATUS_OK;
-}
-
-/* All phases once. With a profile, each pass is read into `repetition`; without, its time from outside is kept. The
-   decode step with replays needs the one before it, launched, to tell its kernels apart, and two passes to be recorded.
- */
-static enum status visit(struct group *group, struct profile *profile, int repetition, struct error *error)
-{
-    struct device *device = group->bench->device;
-    for (int i = 0; i < group->series_count; i++) {
-        struct series *series = &group->series[i];
-        double ms;
-        device->graphs = series->graphs;
-        for (int warm = 0; series->graphs && warm < WARM_REPLAYS; warm++)
-            if (pass(group, series, &ms, error) != STATUS_OK)
-                return error->status;
-        if (profile != NULL && profile_start(profile, error) != STATUS_OK)
-            return error->status;
-        if (pass(group, series, &ms, error) != STATUS_OK)
-            return error->status;
-        if (repetition < 0)
-            continue;
-        if (profile == NULL)
-            series->plain_ms[repetition] = ms;
-        else if (profile_read(profile, &series->passes[repetition], error) != STATUS_OK)
-            return error->status;
-    }
-    group->visited = true;
-    return STATUS_OK;
-}
-
-static enum status visit_watched(struct group *group, int repetition, struct error *error)
-{
-    struct profile *profile;
-    if (profile_open(&profile, group->bench->device, NULL, 0, error) != STATUS_OK)
-        return error->status;
-    enum status status = visit(group, profile, repetition, error);
-    profile_close(profile);
-    return status;
-}
-
-/* One more pass of each series for the hardware counters, where there are any. */
-static enum status count_traffic(struct group *group, struct error *error)
-{
-    struct device *device = group->bench->device;
-    if (device->probes == NULL) {
-        group->uncounted = "this device has no counters of its memory's traffic";
-        return STATUS_OK;
-    }
-    for (int i = 0; i < group->series_count; i++) {
-        struct series *series = &group->series[i];
-        double ms;
-        device->graphs = series->graphs;
-        for (int warm = 0; series->graphs && warm < WARM_REPLAYS; warm++)
-            if (pass(group, series, &ms, error) != STATUS_OK)
-                return error->status;
-        enum status begun = device->probes->counters_begin(device, &group->why);
-        if (begun == STATUS_OK && pass(group, series, &ms, error) != STATUS_OK) {
-            device->probes->counters_end(device, &series->counters, &group->why);
-            return error->status;
-        }
-        series->counted =
-            begun == STATUS_OK && device->probes->counters_end(device, &series->counters, &group->why) == STATUS_OK;
-        if (!series->counted) {
-            group->uncounted = group->why.message;
-            return STATUS_OK;
-        }
-    }
-    return STATUS_OK;
-}
-
-static enum status run_passes(struct group *group, struct error *error)
-{
-    struct device *device = group->bench->device;
-    int graphs = device->graphs;
-    enum status status = STATUS_OK;
-    for (int repetition = -1; repetition < group->n && status == STATUS_OK; repetition++) {
-        progress_step(group->bench, (double)group->context * group->batch, "context %d, batch %d, repetition %d of %d",
-                      group->context, group->batch, repetition + 1, group->n);
-        status = visit(group, NULL, repetition, error);
-        if (status == STATUS_OK)
-            status = visit_watched(group, repetition, error);
-    }
-    if (status == STATUS_OK)
-        status = count_traffic(group, error);
-    device->graphs = graphs;
-    return status;
-}
-
 /* ---- rows ---- */
 
-static bool recorded(const struct results *results, const struct group *group, const struct series *series,
-                     const char *operation)
+static bool recorded(const struct results *results, const struct profile_group *group,
+                     const struct profile_series *series, const char *operation)
 {
     for (size_t row = 0; row < results_rows(results); row++)
         if (results_real(results, row, "context") == group->context &&
             results_real(results, row, "batch") == group->batch &&
-            strcmp(results_text(results, row, "phase"), phase_names[series->phase]) == 0 &&
+            strcmp(results_text(results, row, "phase"), profile_phase_names[series->phase]) == 0 &&
             strcmp(results_text(results, row, "graphs"), series->graphs ? "on" : "off") == 0 &&
             strcmp(results_text(results, row, "operation"), operation) == 0)
             return true;
     return false;
 }
 
-static void set_keys(struct results *results, enum phase phase, int64_t context, int64_t batch, bool graphs,
+static void set_keys(struct results *results, enum profile_phase phase, int64_t context, int64_t batch, bool graphs,
                      const char *operation)
 {
-    results_set_text(results, "phase", phase_names[phase]);
+    results_set_text(results, "phase", profile_phase_names[phase]);
     results_set_int(results, "context", context);
     results_set_int(results, "batch", batch);
     results_set_text(results, "graphs", graphs ? "on" : "off");
@@ -228,7 +88,7 @@ static void set_keys(struct results *results, enum phase phase, int64_t context,
 
 /* Work and rates; a clock that did not move gives none. */
 static void set_work(struct results *results, double ms, uint64_t bytes, uint64_t flops,
-                     const struct ceilings *ceilings)
+                     const struct profile_group *group)
 {
     results_set_int(results, "bytes", (int64_t)bytes);
     if (flops)
@@ -237,16 +97,16 @@ static void set_work(struct results *results, double ms, uint64_t bytes, uint64_
         return;
     double per_s = 1e3 / ms;
     results_set_real(results, "gbps", (double)bytes * per_s / 1e9);
-    results_set_real(results, "percent_of_read_ceiling", 100.0 * (double)bytes * per_s / ceilings->read);
+    results_set_real(results, "percent_of_read_ceiling", 100.0 * (double)bytes * per_s / group->read_ceiling);
     if (!flops)
         return;
     results_set_real(results, "tflops", (double)flops * per_s / 1e12);
-    results_set_real(results, "percent_of_matrix_ceiling", 100.0 * (double)flops * per_s / ceilings->matrix);
+    results_set_real(results, "percent_of_matrix_ceiling", 100.0 * (double)flops * per_s / group->matrix_ceiling);
 }
 
-static enum status write_operation(struct results *results, const struct group *group, const struct series *series,
-                                   const struct profile_row *row, const struct profile_medians *medians,
-                                   const struct ceilings *ceilings, struct error *error)
+static enum status write_operation(struct results *results, const struct profile_group *group,
+                                   const struct profile_series *series, const struct profile_row *row,
+                                   const struct profile_medians *medians, struct error *error)
 {
     const struct profile_operation *operation = row->operation;
     if (recorded(results, group, series, operation->name))
@@ -257,7 +117,7 @@ static enum status write_operation(struct results *results, const struct group *
     if (medians->pass_ms > 0)
         results_set_real(results, "share_percent", 100.0 * row->ms / medians->pass_ms);
     if (operation->bytes)
-        set_work(results, row->ms, operation->bytes, operation->flops, ceilings);
+        set_work(results, row->ms, operation->bytes, operation->flops, group);
     if (operation->launches) {
         results_set_int(results, "launches", operation->launches);
         results_set_text(results, "kernels", operation->kernels);
@@ -267,8 +127,9 @@ static enum status write_operation(struct results *results, const struct group *
     return results_end_row(results, error);
 }
 
-static enum status write_gaps(struct results *results, const struct group *group, const struct series *series,
-                              const struct profile_medians *medians, struct error *error)
+static enum status write_gaps(struct results *results, const struct profile_group *group,
+                              const struct profile_series *series, const struct profile_medians *medians,
+                              struct error *error)
 {
     if (recorded(results, group, series, "gaps"))
         return STATUS_OK;
@@ -282,13 +143,33 @@ static enum status write_gaps(struct results *results, const struct group *group
     return results_end_row(results, error);
 }
 
+/* Noise is no reason to fail, so what looking costs is said and no check. */
+static void set_hooks(struct results *results, const struct profile_group *group, const struct profile_series *series)
+{
+    struct stats_interval cost = stats_median_interval(series->hooks_percent, series->pairs);
+    const char *verdict = profile_hooks_verdict(&cost, PROFILE_HOOKS_LIMIT_PERCENT);
+    char interval[64] = "no interval from so few";
+    results_set_real(results, "hooks_percent", cost.middle);
+    if (cost.known) {
+        results_set_real(results, "hooks_ci95_low", cost.low);
+        results_set_real(results, "hooks_ci95_high", cost.high);
+        snprintf(interval, sizeof interval, "95 %% interval %.2f to %.2f", cost.low, cost.high);
+    }
+    results_set_int(results, "hooks_pairs", (int64_t)series->pairs);
+    results_set_text(results, "hooks_verdict", verdict);
+    output_note(
+        group->bench, "profile: %s, context %d, batch %d%s: looking costs %.2f %% (%s; %zu pairs): %s%s %.1f %%",
+        profile_phase_names[series->phase], group->context, group->batch, series->graphs ? ", replayed" : "",
+        cost.middle, interval, series->pairs, verdict, verdict[0] == 'n' ? " from" : "", PROFILE_HOOKS_LIMIT_PERCENT);
+}
+
 /* The last row of a series: once it is there, all of it is. */
-static enum status write_pass(struct results *results, const struct group *group, const struct series *series,
-                              const struct profile_medians *medians, const struct ceilings *ceilings,
+static enum status write_pass(struct results *results, const struct profile_group *group,
+                              const struct profile_series *series, const struct profile_medians *medians,
                               struct error *error)
 {
     const struct bench *bench = group->bench;
-    struct pass_shape shape = shape_of(series->phase, group->context, group->batch);
+    struct pass_shape shape = profile_shape(series->phase, group->context, group->batch);
     char checksum[32];
     snprintf(checksum, sizeof checksum, "%016" PRIx64, group->checksums[series->phase]);
     set_keys(results, series->phase, group->context, group->batch, series->graphs, "pass");
@@ -296,7 +177,7 @@ static enum status write_pass(struct results *results, const struct group *group
     results_set_real(results, "time_ms", medians->pass_ms);
     results_set_real(results, "share_percent", 100.0);
     set_work(results, medians->pass_ms, work_bytes(&bench->config, bench->dtype, bench->kv_dtype, &shape),
-             work_flops(&bench->config, &shape), ceilings);
+             work_flops(&bench->config, &shape), group);
     results_set_text(results, "timed_by", series->passes[0].timed_by);
     results_set_int(results, "n", group->n);
     results_set_real(results, "plain_ms", stats_median(series->plain_ms, (size_t)group->n));
@@ -307,11 +188,12 @@ static enum status write_pass(struct results *results, const struct group *group
         results_set_missing(results, "dram_read_bytes", group->uncounted);
     }
     results_set_text(results, "tokens_checksum", checksum);
+    set_hooks(results, group, series);
     return results_end_row(results, error);
 }
 
-static enum status write_series(struct results *results, const struct group *group, const struct series *series,
-                                const struct ceilings *ceilings, struct error *error)
+static enum status write_series(struct results *results, const struct profile_group *group,
+                                const struct profile_series *series, struct error *error)
 {
     struct profile_medians medians = {0};
     enum status status = STATUS_OK;
@@ -319,103 +201,41 @@ static enum status write_series(struct results *results, const struct group *gro
         return STATUS_OK;
     status = profile_medians_of(&medians, series->passes, (size_t)group->n, error);
     for (size_t i = 0; i < medians.count && status == STATUS_OK; i++)
-        status = write_operation(results, group, series, &medians.rows[i], &medians, ceilings, error);
+        status = write_operation(results, group, series, &medians.rows[i], &medians, error);
     if (status == STATUS_OK)
         status = write_gaps(results, group, series, &medians, error);
     if (status == STATUS_OK)
-        status = write_pass(results, group, series, &medians, ceilings, error);
+        status = write_pass(results, group, series, &medians, error);
     profile_medians_free(&medians);
     return status;
 }
 
-/* ---- groups ---- */
-
-/* Replays are looked into only where kernels are traced: else nothing inside them can be seen. */
-static bool replays(const struct bench *bench)
+/* Is there a series that --resume has not kept? */
+static bool is_missing(struct bench *bench, const struct results *results, int context, int batch)
 {
-    struct error ignored;
-    struct device *device = bench->device;
-    if (!device->graphs || device->probes == NULL || device->probes->trace_begin(device, &ignored) != STATUS_OK)
-        return false;
-    device->probes->trace_end(device);
-    return true;
-}
-
-static enum status group_init(struct group *group, struct model *model, struct error *error)
-{
-    static const struct series all[SERIES] = {[PREFILL_OFF] = {.phase = PREFILL, .graphs = false},
-                                              [DECODE_OFF] = {.phase = DECODE, .graphs = false},
-                                              [DECODE_ON] = {.phase = DECODE, .graphs = true}};
-    group->series_count = replays(group->bench) ? SERIES : DECODE_ON;
-    for (int i = 0; i < group->series_count; i++) {
-        group->series[i] = all[i];
-        group->series[i].passes = calloc((size_t)group->n, sizeof *group->series[i].passes);
-        group->series[i].plain_ms = calloc((size_t)group->n, sizeof *group->series[i].plain_ms);
-        if (group->series[i].passes == NULL || group->series[i].plain_ms == NULL)
-            return error_set(error, STATUS_DEVICE, "profile: out of host memory");
+    struct profile_group group = {.context = context, .batch = batch};
+    for (int i = 0; i < profile_series_count(bench); i++) {
+        struct profile_series series = {.phase = i == PROFILE_PREFILL_OFF ? PROFILE_PREFILL : PROFILE_DECODE,
+                                        .graphs = i == PROFILE_DECODE_ON};
+        if (!recorded(results, &group, &series, "pass"))
+            return true;
     }
-    return timed_batch_init(&group->sequences, group->bench, model, group->batch, group->context + 1, error);
+    return false;
 }
 
-static void group_free(struct group *group)
-{
-    timed_batch_free(&group->sequences);
-    for (int i = 0; i < group->series_count; i++) {
-        for (int pass = 0; group->series[i].passes != NULL && pass < group->n; pass++)
-            profile_pass_free(&group->series[i].passes[pass]);
-        free(group->series[i].passes);
-        free(group->series[i].plain_ms);
-    }
-}
-
-static enum status open_model(struct bench *bench, int64_t context, int64_t batch, struct model *model,
-                              struct error *error)
-{
-    int64_t rows = context * batch < PREFILL_ROWS_PROFILE ? context * batch : PREFILL_ROWS_PROFILE;
-    struct model_limits limits = {
-        .max_rows = (int)(rows > batch ? rows : batch), .max_sequences = (int)batch, .max_blocks = 1};
-    struct bench_need need = {.kv_bytes = formula_kv_bytes(&bench->config, bench->kv_dtype, batch * (context + 1)),
-                              .logits_bytes = formula_logits_bytes(&bench->config, bench->dtype, batch)};
-    return bench_open_model(bench, &limits, &need, model, error);
-}
-
-/* Ceilings before and after; the better read ceiling counts. */
-static enum status measure(struct group *group, struct ceilings *ceilings, struct error *error)
-{
-    struct bench *bench = group->bench;
-    struct model model;
-    double matrix, before, after;
-    if (bench_matrix_ceiling(bench, bench->dtype, &matrix, error) != STATUS_OK ||
-        bench_read_ceiling(bench, &before, error) != STATUS_OK ||
-        open_model(bench, group->context, group->batch, &model, error) != STATUS_OK)
-        return error->status;
-    enum status status = group_init(group, &model, error);
-    if (status == STATUS_OK)
-        status = run_passes(group, error);
-    timed_batch_free(&group->sequences);
-    model_free(&model);
-    if (status != STATUS_OK || bench_read_ceiling(bench, &after, error) != STATUS_OK)
-        return error->status;
-    *ceilings = (struct ceilings){.read = fmax(before, after) * 1e9, .matrix = matrix * 1e12};
-    return STATUS_OK;
-}
-
-static enum status measure_group(struct bench *bench, struct results *results, int64_t context, int64_t batch,
+static enum status measure_group(struct bench *bench, struct results *results, int context, int batch,
                                  struct error *error)
 {
-    struct ceilings ceilings = {0};
-    struct group group = {.bench = bench, .context = (int)context, .batch = (int)batch, .n = bench_reps(bench, 7, 2)};
-    bool missing = false;
-    for (int i = 0; i < (replays(bench) ? SERIES : DECODE_ON); i++) {
-        struct series series = {.phase = i == PREFILL_OFF ? PREFILL : DECODE, .graphs = i == DECODE_ON};
-        missing = missing || !recorded(results, &group, &series, "pass");
-    }
-    if (!missing)
+    struct profile_group group = {0};
+    if (!is_missing(bench, results, context, batch)) {
+        progress_step(bench, profile_group_weight(bench, context, batch), "context %d, batch %d is there already",
+                      context, batch);
         return STATUS_OK;
-    enum status status = measure(&group, &ceilings, error);
+    }
+    enum status status = profile_group_measure(&group, bench, context, batch, error);
     for (int i = 0; i < group.series_count && status == STATUS_OK; i++)
-        status = write_series(results, &group, &group.series[i], &ceilings, error);
-    group_free(&group);
+        status = write_series(results, &group, &group.series[i], error);
+    profile_group_free(&group);
     return status;
 }
 
@@ -428,10 +248,10 @@ struct settings {
 static void predict(const struct bench *bench, struct results *results, const void *of, size_t i)
 {
     const struct settings *settings = of;
-    enum phase phase = i % 2 ? DECODE : PREFILL;
+    enum profile_phase phase = i % 2 ? PROFILE_DECODE : PROFILE_PREFILL;
     int64_t context = settings->contexts->values[i / 2 % settings->contexts->count];
     int64_t batch = settings->batches->values[i / 2 / settings->contexts->count];
-    struct pass_shape shape = shape_of(phase, context, batch);
+    struct pass_shape shape = profile_shape(phase, context, batch);
     set_keys(results, phase, context, batch, false, "pass");
     results_set_int(results, "bytes", (int64_t)work_bytes(&bench->config, bench->dtype, bench->kv_dtype, &shape));
     results_set_int(results, "flops", (int64_t)work_flops(&bench->config, &shape));
@@ -453,10 +273,14 @@ static enum status run(struct bench *bench, struct error *error)
     if (bench->options.dry_run)
         return bench_predict_rows(bench, results, predict, &settings, 2 * contexts->count * batches->count, error);
     enum status status = STATUS_OK;
-    progress_start(bench, (bench_reps(bench, 7, 2) + 1.0) * (double)(int_list_sum(contexts) * int_list_sum(batches)));
+    double weight = 0;
+    for (size_t i = 0; i < batches->count * contexts->count; i++)
+        weight +=
+            profile_group_weight(bench, contexts->values[i % contexts->count], batches->values[i / contexts->count]);
+    progress_start(bench, weight);
     for (size_t b = 0; b < batches->count && status == STATUS_OK; b++)
         for (size_t c = 0; c < contexts->count && status == STATUS_OK; c++)
-            status = measure_group(bench, results, contexts->values[c], batches->values[b], error);
+            status = measure_group(bench, results, (int)contexts->values[c], (int)batches->values[b], error);
     progress_end(bench);
     return status;
 }

@@ -1,7 +1,5 @@
 #include "bench/profile_rows.h"
 
-#include "bench/harness/stats.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,4 +68,11 @@ void profile_medians_free(struct profile_medians *medians)
 {
     free(medians->rows);
     *medians = (struct profile_medians){0};
+}
+
+const char *profile_hooks_verdict(const struct stats_interval *cost, double limit)
+{
+    if (cost->known && cost->high < limit)
+        return "below";
+    return cost->known && cost->low > limit ? "above" : "not resolved";
 }

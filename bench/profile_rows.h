@@ -3,6 +3,7 @@
 #ifndef KVLAB_BENCH_PROFILE_ROWS_H
 #define KVLAB_BENCH_PROFILE_ROWS_H
 
+#include "bench/harness/stats.h"
 #include "kernels/profile.h"
 
 /* One operation over all repetitions. */
@@ -23,5 +24,8 @@ struct profile_medians {
 enum status profile_medians_of(struct profile_medians *medians, const struct profile_pass *passes, size_t n,
                                struct error *error);
 void profile_medians_free(struct profile_medians *medians); /* takes a zeroed struct */
+
+/* "below" or "above" where the whole interval is, "not resolved" where it holds the limit or there is none. */
+const char *profile_hooks_verdict(const struct stats_interval *cost, double limit);
 
 #endif

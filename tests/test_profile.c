@@ -139,6 +139,21 @@ static void medians_over_repetitions(void **state)
     profile_medians_free(&medians);
 }
 
+/* Only an interval that is wholly on one side says where the cost is. */
+static void verdict_on_what_looking_costs(void **state)
+{
+    (void)state;
+    static const struct {
+        struct stats_interval cost;
+        const char *verdict;
+    } cases[] = {{{0.3, 0.1, 0.499, true}, "below"},      {{0.7, 0.501, 0.9, true}, "above"},
+                 {{0.3, 0.1, 0.5, true}, "not resolved"}, {{0.7, 0.5, 0.9, true}, "not resolved"},
+                 {{0.4, -9, 9, true}, "not resolved"},    {{0.1, 0.1, 0.1, false}, "not resolved"},
+                 {{-0.2, -0.3, -0.1, true}, "below"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_string_equal(profile_hooks_verdict(&cases[i].cost, 0.5), cases[i].verdict);
+}
+
 /* ---- work by hand */
 
 static void work_of_operations(void **state)
@@ -463,6 +478,7 @@ int main(void)
         cmocka_unit_test(kernel_names_are_listed_once),
         cmocka_unit_test(nothing_gives_an_empty_pass),
         cmocka_unit_test(medians_over_repetitions),
+        cmocka_unit_test(verdict_on_what_looking_costs),
         cmocka_unit_test(work_of_operations),
         cmocka_unit_test(a_watched_pass),
         cmocka_unit_test(a_replayed_pass_is_taken_apart),
