@@ -43,7 +43,7 @@ static const struct column columns[] = {
      "window "
      "only."},
     {"predicted_ms", COLUMN_REAL, 4, false,
-     "(weight_bytes + kv_bytes) / read ceiling measured beside this batch size."},
+     "(weight_bytes + kv_bytes) / read ceiling measured in turn with this batch size."},
     {"effective_gbps", COLUMN_REAL, 2, false, "(weight_bytes + kv_bytes) / tpot_ms_p50, in 10^9 bytes per second."},
     {"percent_of_read_ceiling", COLUMN_REAL, 1, false,
      "effective_gbps in percent of the read ceiling; over 100 means that the ceiling was measured too low."},
@@ -69,7 +69,8 @@ static const struct column fit_columns[] = {
     {"intercept_ms", COLUMN_REAL, 4, false, "What the line gives at context 0: the weights and all that is fixed."},
     {"residual_max_ms", COLUMN_REAL, 4, false,
      "Largest distance from the line of a context's median over the visits' fastest steps."},
-    {"read_ceiling_gbps", COLUMN_REAL, 2, false, "Read bandwidth measured around this batch size's steps (best)."},
+    {"read_ceiling_gbps", COLUMN_REAL, 2, false,
+     "Read bandwidth: median over repetitions of the best of three passes before each."},
     {"interval_from", COLUMN_TEXT, 0, false,
      "repetitions: order statistics of the repetitions' slopes; rows: residuals of the medians (rows kept by "
      "--resume)."},

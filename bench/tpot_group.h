@@ -25,7 +25,9 @@ struct tpot_group {
     double *visits;      /* ms, [repeats.count][contexts]: the fastest of a visit's steps */
     double *x, *kv;      /* [contexts] tokens, and bytes of K and V that a step must read */
     uint64_t *checksums; /* [contexts] of the last visit */
-    double read_ceiling; /* bytes per second, the better one of before and after */
+    struct bench_reader *reader;
+    double *ceilings;    /* GB per second, [repeats.count]: measured before each repetition */
+    double read_ceiling; /* bytes per second, their median */
 };
 
 /* Takes all memory, fills the caches, and repeats as often as --reps says or the rule needs. To progress it announces a

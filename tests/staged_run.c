@@ -93,7 +93,7 @@ static enum status read_bytes(struct device *device, const void *memory, size_t 
     (void)device;
     (void)memory;
     (void)error;
-    advance((double)bytes / now.stage.read_gbps / 1e6);
+    advance((double)bytes / now.stage.read_gbps / 1e6 / (now.stage.fast_passes-- > 0 ? 10.0 : 1.0));
     *checksum = 0;
     return STATUS_OK;
 }

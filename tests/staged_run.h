@@ -12,6 +12,7 @@ struct stage {
        Multiples of 2^-20 are kept exactly. Nothing else takes time but the passes of ceilings. */
     double (*pass_ms)(int rows, int context);
     double read_gbps; /* the read ceiling that will be measured, 10^9 bytes per second; 1 unless set */
+    int fast_passes;  /* so many passes of it are ten times as fast, before it is what it is */
 
     /* Left in the ledger by every pass that ends in a wait, while the cache holds something. */
     uint64_t left_bytes;

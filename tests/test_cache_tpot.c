@@ -195,6 +195,18 @@ static void tpot_on_a_clock_that_rises_with_context(void **state)
     }
 }
 
+/* A memory that is fast at first: the ceiling is what it was during the repetitions, not the best that was seen. */
+static void tpot_ceiling_is_that_of_the_repetitions(void **state)
+{
+    (void)state;
+    struct stage stage = {.pass_ms = pass_by_context, .read_gbps = 2.0, .fast_passes = 8};
+    assert_int_equal(staged_run(tpot_line, &stage), 0);
+    struct csv_table table = place_csv("tpot_fit");
+    for (size_t row = 0; row < table.row_count; row++)
+        place_assert_near(place_real(&table, row, "read_ceiling_gbps"), 2.0, 0.005, "read_ceiling_gbps");
+    csv_table_free(&table);
+}
+
 static double pass_that_stays(int rows, int context)
 {
     (void)rows;
@@ -344,6 +356,7 @@ int main(void)
         cmocka_unit_test(cache_stops_repeating_after_a_minute),
         cmocka_unit_test(cache_checks_what_it_keeps),
         cmocka_unit_test(tpot_on_a_clock_that_rises_with_context),
+        cmocka_unit_test(tpot_ceiling_is_that_of_the_repetitions),
         cmocka_unit_test(tpot_says_whether_a_rise_is_resolved),
         cmocka_unit_test(tpot_repeats_by_what_it_sees),
         cmocka_unit_test(tpot_of_one_context),

@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 enum { READ_PASSES = 10, MATRIX_PASSES = 5, FEWEST_PASSES = 3, MOST_PASSES = 200 };
 enum { SMALLEST_SIDE = 128, LARGEST_SIDE = 32768 }; /* of the matrices; doubled from one to the other */
@@ -162,6 +163,51 @@ enum status bench_read_ceiling(struct bench *bench, double *gb_per_s, struct err
 enum status bench_copy_ceiling(struct bench *bench, double *gb_per_s, struct error *error)
 {
     return memory_ceiling(bench, copy_pass, 2, "copy_ceiling_gb_per_s", gb_per_s, error);
+}
+
+/* ---- the read ceiling in turn with other things */
+
+struct bench_reader {
+    struct probe probe;
+    uint64_t checksum;
+};
+
+enum status bench_reader_open(struct bench *bench, struct bench_reader **reader, struct error *error)
+{
+    uint64_t bytes;
+    *reader = NULL;
+    if (far_bytes(bench, &bytes, error) != STATUS_OK)
+        return error->status;
+    struct bench_reader *opened = calloc(1, sizeof *opened);
+    if (opened == NULL)
+        return error_set(error, STATUS_DEVICE, "ceiling: out of host memory");
+    if (probe_open(&opened->probe, bench, bytes, DTYPE_F32, "the buffer of a ceiling", error) != STATUS_OK) {
+        free(opened);
+        return error->status;
+    }
+    meta_int(bench, "ceiling_buffer_bytes", (int64_t)bytes);
+    *reader = opened;
+    return STATUS_OK;
+}
+
+enum status bench_reader_gbps(struct bench_reader *reader, double *gb_per_s, struct error *error)
+{
+    struct probe *probe = &reader->probe;
+    probe->best_ms = probe->second_ms = probe->spent_ms = 0;
+    for (int i = probe->passes > 0; i <= FEWEST_PASSES; i++) /* the first of all warms up */
+        if (probe_pass(probe, read_pass, &reader->checksum, error) != STATUS_OK)
+            return error->status;
+    if (probe->best_ms <= 0)
+        return error_set(error, STATUS_DEVICE, "ceiling: the device's clock did not move in %d passes", FEWEST_PASSES);
+    *gb_per_s = (double)probe->bytes / (probe->best_ms * 1e6);
+    return STATUS_OK;
+}
+
+void bench_reader_close(struct bench_reader *reader)
+{
+    if (reader != NULL)
+        probe_close(&reader->probe);
+    free(reader);
 }
 
 static enum status matrix_pass(struct probe *probe, void *argument, struct error *error)
