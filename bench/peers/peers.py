@@ -36,7 +36,7 @@ class Kvlab:
     name = "kvlab"
 
     def __init__(self, args):
-        self.args, self.read_gbps = args, []
+        self.args = args
         self.version = run([args.kvlab, "--version"])[0].split()[-1]
 
     def measure(self, phase, tokens, batch):
@@ -54,8 +54,8 @@ class Kvlab:
         if phase == "prefill":
             return dict(ms=float(row["ttft_ms"]), peak_bytes=peak)
         moved = int(row["weight_bytes"]) + int(row["kv_bytes"])
-        self.read_gbps.append(moved / float(row["predicted_ms"]) / 1e6)
-        return dict(ms=float(row["tpot_ms_p50"]), peak_bytes=peak, moved_bytes=moved)
+        return dict(ms=float(row["tpot_ms_p50"]), peak_bytes=peak, moved_bytes=moved,
+                    read_gbps=moved / float(row["predicted_ms"]) / 1e6)
 
 
 class Transformers:
@@ -114,7 +114,7 @@ def summarise(args, peers, phase, tokens, batch, measured):
     """The rows of one setting: medians over the rounds. measured: {peer name: [answers]}."""
     kvlab = measured.get("kvlab")
     moved = kvlab[0].get("moved_bytes") if kvlab else None
-    ceiling = statistics.median(peers[0].read_gbps) if peers[0].read_gbps else None
+    ceiling = statistics.median(a["read_gbps"] for a in kvlab) if moved else None
     for peer in peers:
         answers = measured.get(peer.name)
         if not answers:
@@ -128,7 +128,8 @@ def summarise(args, peers, phase, tokens, batch, measured):
             row["effective_gbps"] = f"{moved / ms / 1e6:.2f}"
             row["percent_of_read_ceiling"] = f"{moved / ms / 1e6 / ceiling * 100:.1f}"
         if kvlab:
-            row["kvlab_ratio"] = f"{ms / statistics.median(a['ms'] for a in kvlab):.2f}"
+            ratios = [other["ms"] / own["ms"] for other, own in zip(answers, kvlab)]  # of the same round
+            row["kvlab_ratio"] = f"{statistics.median(ratios):.2f}"
         yield row
 
 
