@@ -70,14 +70,17 @@ static void hot_stream_pack_q(const struct hot_attend *t, float *q)
     }
 }
 
-/* The n-th line of a step that is asked for ahead. Where a row is LINES lines, a power of two, they are asked for in
-   the order in which they lie, which the memory serves best; else (LINES 0) line by line, n counting the rows. */
-VEC_INLINE void hot_stream_ask(int LINES, const char *tensor, const size_t *ahead, size_t n, size_t line)
+/* One line of a step that is asked for ahead. Where a row is LINES lines, a power of two, n counts those of K and V, in
+   turn, in the order in which they lie, which the memory serves best: the scores ask for the first half of them, the
+   output for the second. Else (LINES 0) each asks for its own tensor's: `line` of row n. */
+VEC_INLINE void hot_stream_ask(int LINES, const struct hot_attend *t, const void *own, const size_t *ahead, size_t n,
+                               size_t line)
 {
+    const size_t lines = (size_t)(LINES > 0 ? LINES : 1), nth = n / 2;
     if (LINES > 0)
-        __builtin_prefetch(tensor + ahead[n / (size_t)LINES] + n % (size_t)LINES * STREAM_LINE);
+        __builtin_prefetch((const char *)(n % 2 ? t->v : t->k) + ahead[nth / lines] + nth % lines * STREAM_LINE);
     else
-        __builtin_prefetch(tensor + ahead[n] + line);
+        __builtin_prefetch((const char *)own + ahead[n] + line);
 }
 
 /* A row is head_dim / STREAM_PANEL lines, and a line STREAM_TOGETHER pieces of 8 bytes: as many lines are asked for as
@@ -95,7 +98,7 @@ VEC_INLINE void hot_stream_scores(int LINES, const struct hot_attend *t, const s
             const char *k = (const char *)t->k + line;
             const size_t n = LINES > 0 ? i * (size_t)LINES + line / STREAM_LINE * STREAM_TOGETHER : i;
             for (size_t piece = 0; piece < STREAM_TOGETHER; piece++, q += VL) {
-                hot_stream_ask(LINES, t->k, ahead, n + piece, line);
+                hot_stream_ask(LINES, t, t->k, ahead, n + piece, line);
                 for (size_t j = 0; j < STREAM_TOGETHER; j++)
                     sum[j] = vec_dot_pairs(vec_load_f32(q), vec_repeat_two(k + offset[i + j] + piece * 8), sum[j]);
             }
@@ -163,9 +166,9 @@ VEC_INLINE void hot_stream_output(int LINES, int G, const struct hot_attend *t, 
             for (int n = 0; n < 2; n++)
                 sum[m][n] = vec_load_f32(t->o + (size_t)m * padded + d + (size_t)(n * VL));
         for (size_t i = 0; i < STREAM_KEYS; i += 2) {
-            const size_t n = LINES > 0 ? d / STREAM_PANEL * STREAM_KEYS + i : i;
-            hot_stream_ask(LINES, t->v, ahead, n, d * 2);
-            hot_stream_ask(LINES, t->v, ahead, n + 1, d * 2);
+            const size_t n = LINES > 0 ? ((size_t)LINES + d / STREAM_PANEL) * STREAM_KEYS + i : i;
+            hot_stream_ask(LINES, t, t->v, ahead, n, d * 2);
+            hot_stream_ask(LINES, t, t->v, ahead, n + 1, d * 2);
             vec first = vec_load_f32(v + offset[i]), second = vec_load_f32(v + offset[i + 1]);
             vec low = vec_pair_rows_low(first, second), high = vec_pair_rows_high(first, second);
             for (int m = 0; m < G; m++) {
@@ -252,8 +255,8 @@ static void hot_stream_ask_all(const struct hot_attend *t, const size_t *offset)
     const size_t row_bytes = (size_t)t->head_dim * hot_size(t->kv_dtype);
     for (size_t i = 0; i < STREAM_KEYS; i++)
         for (size_t line = 0; line < row_bytes; line += STREAM_LINE) {
-            hot_stream_ask(0, t->k, offset, i, line);
-            hot_stream_ask(0, t->v, offset, i, line);
+            hot_stream_ask(0, t, t->k, offset, i, line);
+            hot_stream_ask(0, t, t->v, offset, i, line);
         }
 }
 
