@@ -33,7 +33,8 @@ static const struct column columns[] = {
     {"step_bytes", COLUMN_INT, 0, false,
      "Source formula: weights (K and V matrices of so many heads) and the cache read, one position written."},
     {"predicted_ms", COLUMN_REAL, 4, false, "step_bytes / read ceiling."},
-    {"read_ceiling_gbps", COLUMN_REAL, 2, false, "Read bandwidth, measured before and after (the better)."},
+    {"read_ceiling_gbps", COLUMN_REAL, 2, false,
+     "Read bandwidth: median over repetitions of the best of three passes before each."},
     {"tokens_checksum", COLUMN_TEXT, 0, false, "FNV-1a of the tokens chosen, the same in every repetition."},
 };
 static const struct column fit_columns[] = {
@@ -73,8 +74,9 @@ struct group {
     size_t count;
     int context, reps;
     struct model model;
-    double *visits;      /* ms, [reps][count]: median of a visit's steps */
-    double read_ceiling; /* bytes per second */
+    double *visits;              /* ms, [reps][count]: median of a visit's steps */
+    struct bench_reader *reader; /* asked before each repetition */
+    double read_ceiling;         /* bytes per second */
 };
 
 static const struct model_limits limits = {.max_rows = 1, .max_sequences = 1, .max_blocks = 1};
@@ -158,6 +160,7 @@ static enum status group_init(struct group *group, struct error *error)
 
 static void group_free(struct group *group)
 {
+    bench_reader_close(group->reader);
     for (size_t i = 0; i < group->count; i++) {
         timed_batch_free(&group->variants[i].sequence);
         free(group->variants[i].ms);
@@ -218,6 +221,8 @@ static enum status visit_all(struct group *group, struct error *error)
 {
     for (int repetition = 0; repetition < group->reps; repetition++) {
         progress_step(group->bench, 1.0, "%d tokens, repetition %d of %d", group->context, repetition + 1, group->reps);
+        if (bench_reader_sample(group->reader, error) != STATUS_OK)
+            return error->status;
         for (size_t i = 0; i < group->count; i++)
             if (visit(group, repetition % 2 ? group->count - 1 - i : i, repetition, error) != STATUS_OK)
                 return error->status;
@@ -251,11 +256,10 @@ static enum status record(const struct group *group, struct results *results, co
 
 static enum status measure(struct group *group, struct results *results, struct error *error)
 {
-    double before, after;
-    if (bench_read_ceiling(group->bench, &before, error) != STATUS_OK || group_init(group, error) != STATUS_OK ||
-        visit_all(group, error) != STATUS_OK || bench_read_ceiling(group->bench, &after, error) != STATUS_OK)
+    if (group_init(group, error) != STATUS_OK || bench_reader_open(group->bench, &group->reader, error) != STATUS_OK ||
+        visit_all(group, error) != STATUS_OK)
         return error->status;
-    group->read_ceiling = fmax(before, after) * 1e9;
+    group->read_ceiling = bench_reader_gbps(group->reader) * 1e9;
     for (size_t i = 0; i < group->count; i++) {
         struct key row[] = {{"num_key_value_heads", group->variants[i].config.num_key_value_heads},
                             {"context", group->context}};

@@ -34,6 +34,7 @@ struct kvquant {
     int64_t context;
     struct kvquant_type types[DTYPE_COUNT];
     int64_t rows_compared, logits_compared;
+    struct bench_reader *reader; /* asked before each repetition */
     double read_ceiling_gbps;
 };
 

@@ -201,7 +201,9 @@ static enum status visit(struct kvquant *k, struct kvquant_type *t, double *ms, 
    steps find in the cache by what they store there themselves. */
 static enum status repeat(struct kvquant *k, struct error *error)
 {
-    for (int repetition = -1; repetition < k->reps; repetition++)
+    for (int repetition = -1; repetition < k->reps; repetition++) {
+        if (bench_reader_sample(k->reader, error) != STATUS_OK)
+            return error->status;
         for (int i = 0; i < DTYPE_COUNT; i++) {
             enum dtype type = (enum dtype)(repetition % 2 ? DTYPE_COUNT - 1 - i : i);
             struct kvquant_type *t = &k->types[type];
@@ -226,15 +228,12 @@ static enum status repeat(struct kvquant *k, struct error *error)
                     return error->status;
             }
         }
+    }
     return STATUS_OK;
 }
 
-/* The ceiling is measured right before and right after what is held against it; the better one counts. */
 enum status kvquant_time(struct kvquant *k, struct error *error)
 {
-    double before, after;
-    if (bench_read_ceiling(k->bench, &before, error) != STATUS_OK)
-        return error->status;
     for (enum dtype type = DTYPE_F32; type < DTYPE_COUNT; type++) {
         struct kvquant_type *t = &k->types[type];
         int room = (int)k->context + KVQUANT_STEPS;
@@ -242,10 +241,16 @@ enum status kvquant_time(struct kvquant *k, struct error *error)
                             timed_batch_fill_random(&t->steps, room, error) != STATUS_OK))
             return error->status;
     }
-    if (repeat(k, error) != STATUS_OK || bench_read_ceiling(k->bench, &after, error) != STATUS_OK)
-        return error->status;
+    enum status status = bench_reader_open(k->bench, &k->reader, error);
+    if (status == STATUS_OK)
+        status = repeat(k, error);
+    if (status == STATUS_OK)
+        k->read_ceiling_gbps = bench_reader_gbps(k->reader);
+    bench_reader_close(k->reader);
+    k->reader = NULL;
+    if (status != STATUS_OK)
+        return status;
     for (enum dtype type = DTYPE_F32; type < DTYPE_COUNT; type++)
         timed_batch_free(&k->types[type].steps);
-    k->read_ceiling_gbps = fmax(before, after);
     return STATUS_OK;
 }

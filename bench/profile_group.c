@@ -233,7 +233,9 @@ static enum status run_passes(struct profile_group *group, struct error *error)
     for (int number = -1; number < group->n && status == STATUS_OK; number++) {
         progress_step(group->bench, (double)group->context * group->batch, "context %d, batch %d, repetition %d of %d",
                       group->context, group->batch, number + 1, group->n);
-        status = repetition(group, number, error);
+        status = bench_reader_sample(group->reader, error);
+        if (status == STATUS_OK)
+            status = repetition(group, number, error);
     }
     if (status == STATUS_OK)
         status = run_pairs(group, error);
@@ -298,11 +300,14 @@ static enum status group_init(struct profile_group *group, struct model *model, 
         if (series_init(&group->series[i], (size_t)group->n, group->pairs.rule.most, error) != STATUS_OK)
             return error->status;
     }
-    return timed_batch_init(&group->sequences, group->bench, model, group->batch, group->context + 1, error);
+    if (timed_batch_init(&group->sequences, group->bench, model, group->batch, group->context + 1, error) != STATUS_OK)
+        return error->status;
+    return bench_reader_open(group->bench, &group->reader, error);
 }
 
 void profile_group_free(struct profile_group *group)
 {
+    bench_reader_close(group->reader);
     timed_batch_free(&group->sequences);
     for (int i = 0; i < group->series_count; i++) {
         struct profile_series *series = &group->series[i];
@@ -326,26 +331,23 @@ static enum status open_model(struct bench *bench, int64_t context, int64_t batc
     return bench_open_model(bench, &limits, &need, model, error);
 }
 
-/* Ceilings before and after; the better read ceiling counts. */
 enum status profile_group_measure(struct profile_group *group, struct bench *bench, int context, int batch,
                                   struct error *error)
 {
     struct model model;
-    double matrix, before, after;
+    double matrix;
     *group = (struct profile_group){
         .bench = bench, .context = context, .batch = batch, .n = reps_of(bench), .pairs.rule = rule_of(bench)};
     if (bench_matrix_ceiling(bench, bench->dtype, &matrix, error) != STATUS_OK ||
-        bench_read_ceiling(bench, &before, error) != STATUS_OK ||
         open_model(bench, context, batch, &model, error) != STATUS_OK)
         return error->status;
     enum status status = group_init(group, &model, error);
     if (status == STATUS_OK)
         status = run_passes(group, error);
+    if (status == STATUS_OK)
+        group->read_ceiling = bench_reader_gbps(group->reader) * 1e9;
+    group->matrix_ceiling = matrix * 1e12;
     timed_batch_free(&group->sequences);
     model_free(&model);
-    if (status != STATUS_OK || bench_read_ceiling(bench, &after, error) != STATUS_OK)
-        return error->status;
-    group->read_ceiling = fmax(before, after) * 1e9;
-    group->matrix_ceiling = matrix * 1e12;
-    return STATUS_OK;
+    return status;
 }

@@ -38,6 +38,7 @@ struct profile_group {
     bool visited;
     const char *uncounted; /* why there are no counters, or NULL */
     struct error why;
+    struct bench_reader *reader;         /* asked before each repetition */
     double read_ceiling, matrix_ceiling; /* bytes and FLOP per second */
 };
 

@@ -49,14 +49,13 @@ static enum status group_init(struct tpot_group *group, struct error *error)
     group->chosen = calloc(batch * TPOT_STEPS_PER_VISIT, sizeof *group->chosen);
     group->samples = calloc(contexts * most * TPOT_STEPS_PER_VISIT, sizeof *group->samples);
     group->visits = calloc(most * contexts, sizeof *group->visits);
-    group->ceilings = calloc(most, sizeof *group->ceilings);
     group->x = calloc(contexts, sizeof *group->x);
     group->kv = calloc(contexts, sizeof *group->kv);
     group->checksums = calloc(contexts, sizeof *group->checksums);
     if (group->compare_graphs)
         group->launched = calloc(contexts * most * TPOT_STEPS_PER_VISIT, sizeof *group->launched);
     if ((group->compare_graphs && !group->launched) || !group->chosen || !group->samples || !group->visits ||
-        !group->ceilings || !group->x || !group->kv || !group->checksums)
+        !group->x || !group->kv || !group->checksums)
         return error_set(error, STATUS_DEVICE, "tpot: out of host memory");
     for (size_t i = 0; i < contexts; i++) {
         group->x[i] = (double)group->contexts->values[i];
@@ -73,7 +72,6 @@ void tpot_group_free(struct tpot_group *group)
 {
     bench_reader_close(group->reader);
     timed_batch_free(&group->sequences);
-    free(group->ceilings);
     free(group->chosen);
     free(group->samples);
     free(group->launched);
@@ -173,7 +171,7 @@ static enum stats_verdict judge(const struct tpot_group *group)
 static enum status repetition_of(struct tpot_group *group, struct error *error)
 {
     size_t contexts = group->contexts->count, repetition = group->repeats.count;
-    if (bench_reader_gbps(group->reader, &group->ceilings[repetition], error) != STATUS_OK)
+    if (bench_reader_sample(group->reader, error) != STATUS_OK)
         return error->status;
     for (size_t i = 0; i < contexts; i++)
         if (timed_visit(group, repetition % 2 ? contexts - 1 - i : i, (int)repetition, error) != STATUS_OK)
@@ -212,12 +210,9 @@ static struct stats_rule rule_of(const struct bench *bench, size_t contexts)
     return (struct stats_rule){.least = reps, .most = reps};
 }
 
-/* The ceiling is measured before every repetition, and is the median of these as the steps' times are medians: on a
-   machine whose memory others use too, the best of some minute is not what the steps had. */
 enum status tpot_group_measure(struct tpot_group *group, struct bench *bench, struct model *model,
                                const struct int_list *contexts, int batch, bool compare_graphs, struct error *error)
 {
-    double before;
     *group = (struct tpot_group){.bench = bench,
                                  .model = model,
                                  .contexts = contexts,
@@ -225,14 +220,13 @@ enum status tpot_group_measure(struct tpot_group *group, struct bench *bench, st
                                  .compare_graphs = compare_graphs,
                                  .repeats.rule = rule_of(bench, contexts->count)};
     progress_step(bench, fill_weight, "batch %d, filling the caches", batch);
-    if (group_init(group, error) != STATUS_OK || bench_reader_gbps(group->reader, &before, error) != STATUS_OK)
+    if (group_init(group, error) != STATUS_OK || bench_reader_sample(group->reader, error) != STATUS_OK)
         return error->status;
     if (contexts->count >= 2)
-        group->repeats.rule.half_width =
-            narrow_share * tpot_group_kv_bytes_per_token(group) / (before * 1e6); /* ms per token */
+        group->repeats.rule.half_width = narrow_share * tpot_group_kv_bytes_per_token(group) /
+                                         (bench_reader_gbps(group->reader) * 1e6); /* ms per token */
     if (repeat(group, error) != STATUS_OK)
         return error->status;
-    group->read_ceiling = stats_median(group->ceilings, group->repeats.count) * 1e9;
-    meta_real(bench, "read_ceiling_gb_per_s", group->read_ceiling / 1e9);
+    group->read_ceiling = bench_reader_gbps(group->reader) * 1e9;
     return STATUS_OK;
 }

@@ -20,14 +20,13 @@ struct tpot_group {
     struct repeats repeats; /* time by their steps, the warm ones included */
     enum stats_verdict stopped_by;
 
-    double *samples;     /* ms, [contexts][repeats.rule.most * TPOT_STEPS_PER_VISIT] */
-    double *launched;    /* likewise, with compare_graphs; else NULL */
-    double *visits;      /* ms, [repeats.count][contexts]: the fastest of a visit's steps */
-    double *x, *kv;      /* [contexts] tokens, and bytes of K and V that a step must read */
-    uint64_t *checksums; /* [contexts] of the last visit */
-    struct bench_reader *reader;
-    double *ceilings;    /* GB per second, [repeats.count]: measured before each repetition */
-    double read_ceiling; /* bytes per second, their median */
+    double *samples;             /* ms, [contexts][repeats.rule.most * TPOT_STEPS_PER_VISIT] */
+    double *launched;            /* likewise, with compare_graphs; else NULL */
+    double *visits;              /* ms, [repeats.count][contexts]: the fastest of a visit's steps */
+    double *x, *kv;              /* [contexts] tokens, and bytes of K and V that a step must read */
+    uint64_t *checksums;         /* [contexts] of the last visit */
+    struct bench_reader *reader; /* asked before each repetition */
+    double read_ceiling;         /* bytes per second */
 };
 
 /* Takes all memory, fills the caches, and repeats as often as --reps says or the rule needs. To progress it announces a

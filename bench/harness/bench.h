@@ -107,12 +107,14 @@ uint64_t bench_checksum(const void *data, size_t bytes);
 /* Ceilings measured in this run, close in time to what is held against them. Each goes into the meta file too. */
 enum status bench_read_ceiling(struct bench *bench, double *gb_per_s, struct error *error); /* best of some passes */
 enum status bench_copy_ceiling(struct bench *bench, double *gb_per_s, struct error *error); /* payload bytes */
-/* The read ceiling in turn with what is held against it, since what a machine reads may change from one minute to the
-   next: a buffer that stays, opened when all other memory is taken. Each answer is the best of a few passes, now. */
+/* The read ceiling in turn with repetitions of what is held against it, since what a machine reads may change from one
+   minute to the next: a buffer that stays, opened when all other memory is taken. A sample is the best of a few passes,
+   now; the ceiling is the median of the samples, as times are medians, and goes into the meta file. */
 struct bench_reader;
 enum status bench_reader_open(struct bench *bench, struct bench_reader **reader, struct error *error);
-enum status bench_reader_gbps(struct bench_reader *reader, double *gb_per_s, struct error *error);
-void bench_reader_close(struct bench_reader *reader); /* NULL: nothing */
+enum status bench_reader_sample(struct bench_reader *reader, struct error *error);
+double bench_reader_gbps(const struct bench_reader *reader); /* at least one sample */
+void bench_reader_close(struct bench_reader *reader);        /* NULL: nothing */
 /* Takes the workspace of the device for itself: before bench_open_model(), or after model_free(). */
 enum status bench_matrix_ceiling(struct bench *bench, enum dtype dtype, double *tflop_per_s, struct error *error);
 

@@ -1,7 +1,9 @@
 /* Ceilings: the fastest that this device reads, copies and multiplies, measured by itself in the run that is compared
    with them. Best of several passes: a ceiling is what is possible, not what is usual. */
 #include "bench/harness/bench.h"
+#include "bench/harness/stats.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -167,9 +169,13 @@ enum status bench_copy_ceiling(struct bench *bench, double *gb_per_s, struct err
 
 /* ---- the read ceiling in turn with other things */
 
+enum { READER_SAMPLES = 1024 }; /* further ones take the place of the first */
+
 struct bench_reader {
     struct probe probe;
     uint64_t checksum;
+    size_t count;
+    double gb_per_s[READER_SAMPLES];
 };
 
 enum status bench_reader_open(struct bench *bench, struct bench_reader **reader, struct error *error)
@@ -190,7 +196,7 @@ enum status bench_reader_open(struct bench *bench, struct bench_reader **reader,
     return STATUS_OK;
 }
 
-enum status bench_reader_gbps(struct bench_reader *reader, double *gb_per_s, struct error *error)
+enum status bench_reader_sample(struct bench_reader *reader, struct error *error)
 {
     struct probe *probe = &reader->probe;
     probe->best_ms = probe->second_ms = probe->spent_ms = 0;
@@ -199,8 +205,17 @@ enum status bench_reader_gbps(struct bench_reader *reader, double *gb_per_s, str
             return error->status;
     if (probe->best_ms <= 0)
         return error_set(error, STATUS_DEVICE, "ceiling: the device's clock did not move in %d passes", FEWEST_PASSES);
-    *gb_per_s = (double)probe->bytes / (probe->best_ms * 1e6);
+    reader->gb_per_s[reader->count++ % READER_SAMPLES] = (double)probe->bytes / (probe->best_ms * 1e6);
     return STATUS_OK;
+}
+
+double bench_reader_gbps(const struct bench_reader *reader)
+{
+    assert(reader->count > 0);
+    double median =
+        stats_median(reader->gb_per_s, reader->count < READER_SAMPLES ? reader->count : (size_t)READER_SAMPLES);
+    meta_real(reader->probe.bench, "read_ceiling_gb_per_s", median);
+    return median;
 }
 
 void bench_reader_close(struct bench_reader *reader)
