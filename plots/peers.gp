@@ -17,7 +17,7 @@ do for [i = 1:words(names)] { tics = tics.(i > 1 ? ', ' : '').sprintf("'%s' %d",
 do for [format in 'png svg'] {
     eval open_picture(format, 1100, 850)
     set multiplot
-    set lmargin 11; set rmargin 4
+    set lmargin 11; set rmargin 9
     set xrange [0.4 : words(names) + 0.6]
     eval 'set xtics rotate by -30 ('.tics.')'
     set boxwidth 0.24
@@ -25,8 +25,9 @@ do for [format in 'png svg'] {
 
     set origin 0, 0.5; set size 1, 0.5
     set title model.', CPU: time relative to kvlab, measured in turn (lower is faster)'
-    set ylabel 'time / kvlab''s time'
-    set yrange [0 : slowest * 1.35]
+    set ylabel 'time / kvlab''s time (log)'
+    set logscale y 2
+    set yrange [0.5 : slowest * 2.5]
     set format x ''
     plot for [p = 1:3] csv using (of(p, place(setting(0)) + 0.26 * (p - 2))):(num('kvlab_ratio')) \
              with boxes fs pattern p lc rgb colour(p) title word(peers, p), \
@@ -35,6 +36,7 @@ do for [format in 'png svg'] {
 
     set origin 0, 0; set size 1, 0.52
     unset title
+    unset logscale y
     set format x '%g'
     set ylabel 'percent of read bandwidth (decode)'
     set xlabel 'phase, tokens (x batch)'
