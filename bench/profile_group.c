@@ -1,6 +1,5 @@
 #include "bench/profile_group.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>

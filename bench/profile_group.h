@@ -42,8 +42,9 @@ struct profile_group {
     double read_ceiling, matrix_ceiling; /* bytes and FLOP per second */
 };
 
-/* Opens a model, runs all passes, between two measurements of the ceilings, and frees the model. Announces a weight of
-   profile_group_weight() to progress. Free with profile_group_free(), also after an error; that takes a zeroed struct.
+/* Measures the matrix ceiling, opens a model, runs all passes, the read ceiling in turn with them, and frees the model.
+   Announces a weight of profile_group_weight() to progress. Free with profile_group_free(), also after an error; that
+   takes a zeroed struct.
  */
 enum status profile_group_measure(struct profile_group *group, struct bench *bench, int context, int batch,
                                   struct error *error);

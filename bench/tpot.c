@@ -12,7 +12,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { PREFILL_ROWS_TPOT = 512 };
 
@@ -70,7 +69,8 @@ static const struct column fit_columns[] = {
     {"residual_max_ms", COLUMN_REAL, 4, false,
      "Largest distance from the line of a context's median over the visits' fastest steps."},
     {"read_ceiling_gbps", COLUMN_REAL, 2, false,
-     "Read bandwidth: median over repetitions of the best of three passes before each."},
+     "Read bandwidth: median of samples before the visits that are not timed and before every repetition, each the "
+     "best of three passes."},
     {"interval_from", COLUMN_TEXT, 0, false,
      "repetitions: order statistics of the repetitions' slopes; rows: residuals of the medians (rows kept by "
      "--resume)."},

@@ -220,12 +220,13 @@ static void test_threads(void **state)
     const struct ragged_case cases[] = {
         {.heads = 7, .kv_heads = 1, .head_dim = 64, .sequences = 3, .rows = {1, 40, 1}, .past = {1400, 100, 3}},
         {.heads = 4, .kv_heads = 4, .head_dim = 128, .sequences = 2, .rows = {1, 33}, .past = {600, 0}, .window = 200},
+        {.heads = 14, .kv_heads = 2, .head_dim = 64, .sequences = 3, .rows = {1, 1, 1}, .past = {5000, 40, 1400}},
     };
     for (size_t i = 0; i < VARIANTS; i++) {
         struct device *device[2] = {open_variant(i, 1), open_variant(i, 2)};
         if (!device[0])
             continue;
-        for (int k = 0; k < 2 * DTYPE_COUNT; k++) {
+        for (int k = 0; k < 3 * DTYPE_COUNT; k++) {
             struct ragged_case c = cases[k / DTYPE_COUNT];
             struct array out[2];
             c.kv_dtype = (enum dtype)(k % DTYPE_COUNT);

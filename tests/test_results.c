@@ -218,6 +218,8 @@ static void meta_has_the_most_huge_pages(void **state)
     size_t held;
     struct device cpu = {.info.threads = 1}, gpu = {.info.multiprocessors = 1};
     json_t *meta = meta_of_one_row(&cpu, &held);
+    if (held == 0) /* the system gives none: nothing to tell the most from the last */
+        print_message("no huge pages here\n");
     if (huge_page_bytes() < 0) {
         assert_null(json_object_get(meta, "huge_page_bytes"));
     } else {

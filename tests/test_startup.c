@@ -25,8 +25,9 @@ enum { SANITIZED = 1 }; /* its own start takes longer */
 enum { SANITIZED = 0 };
 #endif
 
-/* They take 2 to 3 ms, the shell before them one. One run of many under 20 is enough: disturbed ones take longer, and
-   nothing makes any faster than it is. Emulated or sanitized, they need only succeed. */
+/* The one duration that is promised, and so asserted. They take 2 to 3 ms, the shell before them one. One run of many
+   under 20 is enough: disturbed ones take longer, and nothing makes any faster than it is. Emulated or sanitized, they
+   need only succeed. */
 static void commands_take_under_20_ms(void **state)
 {
     (void)state;

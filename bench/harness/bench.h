@@ -109,7 +109,8 @@ enum status bench_read_ceiling(struct bench *bench, double *gb_per_s, struct err
 enum status bench_copy_ceiling(struct bench *bench, double *gb_per_s, struct error *error); /* payload bytes */
 /* The read ceiling in turn with repetitions of what is held against it, since what a machine reads may change from one
    minute to the next: a buffer that stays, opened when all other memory is taken. A sample is the best of a few passes,
-   now; the ceiling is the median of the samples, as times are medians, and goes into the meta file. */
+   now; the ceiling is the median of the samples, as times are medians. The last one asked for goes into the meta file.
+ */
 struct bench_reader;
 enum status bench_reader_open(struct bench *bench, struct bench_reader **reader, struct error *error);
 enum status bench_reader_sample(struct bench_reader *reader, struct error *error);

@@ -1,5 +1,6 @@
 /* Ceilings: the fastest that this device reads, copies and multiplies, measured by itself in the run that is compared
-   with them. Best of several passes: a ceiling is what is possible, not what is usual. */
+   with them. Best of several passes: a ceiling is what is possible, not what is usual; the median of
+   such where it is measured in turn with repetitions, of which some may have had less. */
 #include "bench/harness/bench.h"
 #include "bench/harness/stats.h"
 

@@ -48,8 +48,9 @@ struct stats_interval stats_median_interval(const double *samples, size_t n);
    repetitions that happen to make it so. For the same reason what counts as narrow is fixed before the first
    repetition, and not a share of the value found. An interval that is looked at often enough is narrow by chance at
    some point, so the rule looks at few: at `least` repetitions, and then after half as many more each time (8, 12, 18,
-   27, 40, 60), and at `most`. With that the interval of 95 % held the true value in 94 to 99 % of simulated runs:
-   samples normal, heavy-tailed, skewed, or one in five of them spread twenty times as far; looked at every time, in 92
+   27, 40, 60), and at `most`. With that the interval of 95 % held the true value in 94 to 99 % of simulated runs (not
+   kept): samples normal, heavy-tailed, skewed, or one in five of them spread twenty times as far; looked at every time,
+   in 92
    %. */
 struct stats_rule {
     size_t least, most; /* repetitions */

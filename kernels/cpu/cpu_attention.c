@@ -42,6 +42,7 @@ struct plan {
     float *threads_scratch, *parts;
     size_t thread_floats, part_floats;
     int tile_tokens;
+    long run; /* items that a thread takes at a time */
 };
 
 /* The keys [first, end) that a row at `position` may see. */
@@ -151,6 +152,8 @@ static void decode_piece(const struct plan *plan, int sequence, int decode, int 
     tile.first_key += piece * keys;
     if (tile.first_key + keys < tile.end_key)
         tile.end_key = tile.first_key + keys;
+    if (plan->run == 1)
+        tile.ahead_key = tile.end_key; /* another thread's turn */
     struct part part = part_at(plan, decode, piece);
     size_t head = (size_t)kv_head * (size_t)tile.group;
     tile.o = part.o + head * hot_padded(tile.head_dim);
@@ -223,6 +226,15 @@ static struct plan make_plan(const struct cpu_device *cpu, const struct attentio
     return plan;
 }
 
+/* How many items a thread takes at a time. Reading on costs less than beginning elsewhere: of a batch of decode as many
+   as a head has on average, or fewer, so that all threads get some. Tiles of prefill differ: one. */
+static long run_of(const struct plan *plan, int threads, int decodes, long items)
+{
+    const long sequences = plan->args->batch->sequences, heads = sequences * plan->args->kv_heads;
+    const long takers = heads > threads ? heads : threads;
+    return decodes < sequences ? 1 : (items + takers - 1) / takers;
+}
+
 enum status cpu_attention(struct device *device, const struct attention_args *args, struct error *error)
 {
     const struct cpu_device *cpu = cpu_of(device);
@@ -230,13 +242,11 @@ enum status cpu_attention(struct device *device, const struct attention_args *ar
     int decodes = 0;
     for (int s = 0; s < args->batch->sequences; s++)
         decodes += sequence_rows(args, s) == 1;
-    const struct plan plan = make_plan(cpu, args, decodes);
+    struct plan plan = make_plan(cpu, args, decodes);
     long items = 0;
     for (int s = 0; s < args->batch->sequences; s++)
         items += (long)pieces_of(&plan, s) * args->kv_heads;
-    /* Parts of decode take equally long, and reading on costs less than beginning elsewhere: one run of them a thread.
-     */
-    const long run = decodes == args->batch->sequences ? (items + cpu->threads - 1) / cpu->threads : 1;
+    const long run = plan.run = run_of(&plan, cpu->threads, decodes, items);
     (void)run; /* read in a clause of OpenMP only, which clang's analyzer does not look into */
 #pragma omp parallel num_threads(cpu->threads)
     {

@@ -38,7 +38,7 @@ struct hot_attend {
     int tokens, group, head_dim;
     int block_size, kv_heads, kv_head;
     int first_key, end_key, window;
-    int ahead_key; /* >= end_key: what is read next ends here, and may be asked for ahead of time */
+    int ahead_key; /* >= end_key: keys up to here are probably read next, and asked for ahead of time */
     float scale;
     /* Result, in scratch: o [m] is the sum over keys of 2^(s - maximum[m]) v, `sum` that of 2^(s - maximum[m]), with
        s = q.k scale log2(e). o rows are hot_padded(head_dim) floats apart. */

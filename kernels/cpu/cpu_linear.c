@@ -1,7 +1,8 @@
 /* y = x weight^T + bias. Up to CPU_FEW_ROWS rows the time is that of reading the weights: own kernels read each weight
    once, in f32 sums whose order depends on `in` alone, so a row's result is the same alone, in a batch, and with any
    number of threads. More rows go to the matrix library, which orders its sums as it likes.
-   Measured 2026-11-30, own time / oneDNN's: 0.5 to 0.6 at one row, 0.5 to 0.9 at 8, 0.6 to 1.0 at 16, f32 and bf16. */
+   Measured 2026-11-30, with kernels slower than today's, own time / oneDNN's: 0.5 to 0.6 at one row, 0.5 to 0.9 at 8,
+   0.6 to 1.0 at 16, f32 and bf16. */
 #include "kernels/cpu/cpu.h"
 
 #include <assert.h>

@@ -162,9 +162,10 @@ static void *map_huge(size_t bytes)
     if (mapped == MAP_FAILED)
         return MAP_FAILED;
     size_t before = cpu_round_up((size_t)mapped, huge_page_bytes) - (size_t)mapped;
-    if (before > 0)
-        munmap(mapped, before);
-    munmap(mapped + before + bytes, huge_page_bytes - before);
+    if ((before > 0 && munmap(mapped, before) != 0) || munmap(mapped + before + bytes, huge_page_bytes - before) != 0) {
+        (void)munmap(mapped, bytes + huge_page_bytes);
+        return MAP_FAILED;
+    }
     /* A wish: kernels without them refuse. */
     (void)madvise(mapped + before, bytes / huge_page_bytes * huge_page_bytes, MADV_HUGEPAGE);
     return mapped + before;

@@ -6,7 +6,8 @@
    head_dim: q is laid out so once, and of a row of K 8 bytes at a time are repeated over the lanes, which a load does
    by itself. V is paired by keys in registers. STREAM_KEYS keys are a step; while one is multiplied, the rows of the
    step after the next are asked for, a cache line at a time, so that memory has work throughout: with the burst that a
-   tile asks for, reading and multiplying take turns. At the end of a part that is what the thread reads next.
+   tile asks for, reading and multiplying take turns. At the end of a part that is the beginning of the next,
+   where the same thread goes on with it.
 
    The rows of a step in fp8 or int8 are turned into bf16 first, which holds every value of fp8 and every code of int8
    exactly; a key's scales multiply its scores, and its weights after they were summed up. Bytes moved: keys * 2 *
@@ -249,7 +250,7 @@ static void hot_stream_turn(const struct hot_attend *t, int first, int keys, con
         step->k_scale[i] = step->v_scale[i] = 0.0f;
 }
 
-/* Asks for a whole step: one that nothing was multiplied before. */
+/* Asks for a whole step: one before which nothing is multiplied. */
 static void hot_stream_ask_all(const struct hot_attend *t, const size_t *offset)
 {
     const size_t row_bytes = (size_t)t->head_dim * hot_size(t->kv_dtype);
@@ -260,7 +261,7 @@ static void hot_stream_ask_all(const struct hot_attend *t, const size_t *offset)
         }
 }
 
-/* A step of keys: scores, weights, output; [first, first + keys) of them count. */
+/* A step of keys, of which the first `keys` count: scores, weights, output. */
 VEC_INLINE void hot_stream_multiply(int LINES, const struct hot_attend *t, struct hot_stream *s, int keys,
                                     const size_t *offset, const size_t *ahead)
 {

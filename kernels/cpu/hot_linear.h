@@ -91,7 +91,7 @@ VEC_INLINE void hot_dot_finish(const struct hot_dot *dot, size_t r, size_t o, co
 VEC_INLINE void hot_dot_few(enum hot_kind kind, const struct hot_dot *dot, int R, int P)
 {
     const size_t in = (size_t)dot->in, left = in % kind_step(kind);
-    vec tails[HOT_DOT_ROWS][HOT_DOT_OUT];
+    vec tails[DOT_GROUP][HOT_DOT_OUT];
     for (size_t o = 0; o < (size_t)dot->out; o++) {
         const char *weight[HOT_DOT_OUT];
         vec sum[DOT_GROUP][HOT_DOT_OUT];
@@ -128,8 +128,8 @@ VEC_INLINE void hot_dot_group(enum hot_kind kind, const struct hot_dot *dot, con
     }
 }
 
-/* More rows of x than registers hold sums for, in groups over one chunk after the other. Each group asks for its P runs
-   of the next chunk, so that memory has work throughout. */
+/* More rows of x than registers hold sums for, in groups over one chunk after the other. Each whole group asks for P
+   runs ahead, all four together, so that memory has work throughout. */
 VEC_INLINE void hot_dot_many(enum hot_kind kind, const struct hot_dot *dot, int P)
 {
     const size_t in = (size_t)dot->in, rows = (size_t)dot->rows, left = in % kind_step(kind), whole = in - left;
@@ -144,9 +144,14 @@ VEC_INLINE void hot_dot_many(enum hot_kind kind, const struct hot_dot *dot, int 
         do {
             size_t to = whole - from < DOT_CHUNK ? whole : from + DOT_CHUNK, first = 0;
             for (; first + DOT_GROUP <= rows; first += DOT_GROUP)
-                hot_dot_group(kind, dot, weight, first, DOT_GROUP, from, to, P, first / DOT_GROUP * (size_t)P, o, kept);
-            for (; first < rows; first++)
+                hot_dot_group(kind, dot, weight, first, DOT_GROUP, from, to, P,
+                              first / DOT_GROUP * (size_t)P % HOT_DOT_OUT, o, kept);
+            if (rows - first == 1)
                 hot_dot_group(kind, dot, weight, first, 1, from, to, 0, 0, o, kept);
+            else if (rows - first == 2)
+                hot_dot_group(kind, dot, weight, first, 2, from, to, 0, 0, o, kept);
+            else if (rows - first == 3)
+                hot_dot_group(kind, dot, weight, first, 3, from, to, 0, 0, o, kept);
             from = to;
         } while (from < whole);
     }
@@ -162,7 +167,9 @@ VEC_INLINE void hot_dot_any(enum hot_kind kind, const struct hot_dot *dot)
         hot_dot_few(kind, dot, 3, HOT_DOT_OUT);
     else if (dot->rows == 4)
         hot_dot_few(kind, dot, 4, HOT_DOT_OUT);
-    else if (dot->rows <= 2 * DOT_GROUP)
+    else if (dot->rows < 2 * DOT_GROUP)
+        hot_dot_many(kind, dot, HOT_DOT_OUT);
+    else if (dot->rows < HOT_DOT_ROWS)
         hot_dot_many(kind, dot, HOT_DOT_OUT / 2);
     else
         hot_dot_many(kind, dot, 1);
